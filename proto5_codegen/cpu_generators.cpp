@@ -11,18 +11,17 @@
 namespace attn {
 namespace {
 
-// The keys of a block of P V. They are so few that their rows of V stay in the L2 cache, and so many that the kernel
-// reads long pieces of each row of P.
+// The keys of a block of P V: few enough that their rows of V stay in the L2 cache, enough that the kernel reads long
+// pieces of each row of P.
 constexpr int64_t values_keys = 256;
 constexpr int64_t product_rows = 128;  // the rows of a threadgroup for scores or values
 constexpr int64_t softmax_rows = 16;
 constexpr int64_t halide_rows = 64;      // the rows of a threadgroup, if the schedule names no other number
 constexpr int64_t expected_keys = 1024;  // the number of keys that the autoscheduler plans for
-// The rows of a threadgroup: a multiple of 2, 3, 4, 6, 8 and 12, so that register tiles of these heights divide it.
+// Rows of a threadgroup that register tiles of 2, 3, 4, 6, 8 and 12 rows divide.
 constexpr int64_t whole_tiles = 96;
 
-/// Adds the constants of the products' register tile. They depend on the number of the device's vector registers: the
-/// tile's accumulators take three quarters of the registers, and operands take the rest.
+/// Adds the constants of the products' register tile, whose sums take three quarters of the vector registers.
 void add_register_tile(FunctionConstants& constants, const DeviceInfo& device) {
   const bool many = device.vector_registers >= 32;
   const int64_t vectors = many ? 4 : 2;
@@ -57,8 +56,8 @@ Launch hand_launch(const CodegenCase& config, const DeviceInfo& device) {
 
 enum HalideSchedule { HALIDE_PLAIN, HALIDE_AUTO, HALIDE_TUNED };  // the constant SCHEDULE of halide_pipelines.py
 
-/// Returns the constants that a schedule gives the Halide program; halide_launch() adds the constants of the problem.
-/// If nobody searched, the tuned schedule has the register tile of the hand-written kernels for scores and values.
+/// Returns the constants of the Halide program that depend on the schedule. The usual tuned schedule has the register
+/// tile of the hand-written kernels; constants that a search found replace it.
 FunctionConstants halide_schedule(const CodegenCase& config, const DeviceInfo& device, HalideSchedule schedule) {
   FunctionConstants constants = {
       {"SCHEDULE", schedule}, {"BLOCK_R", halide_rows}, {"MULTIPLE", halide_rows}, {"VECTOR_WIDTH", device.simd_width}};
@@ -74,7 +73,6 @@ FunctionConstants halide_schedule(const CodegenCase& config, const DeviceInfo& d
   if (config.work == WORK_SOFTMAX) {
     for (const char* constant : {"TILE_ROWS", "UNROLL"}) usual.erase(constant);
   }
-  // Register tiles must divide the block's rows.
   const bool by_rows = config.work == WORK_SCORES || config.work == WORK_VALUES;
   constants["BLOCK_R"] = by_rows ? whole_tiles : halide_rows;
   for (const auto& [name, value] : config.constants) constants[name] = value;

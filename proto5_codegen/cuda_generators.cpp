@@ -28,8 +28,8 @@ Launch generated_launch(const CodegenCase& config, const std::string& file, cons
   return launch;
 }
 
-// Unless a search found another number, a row gets 32, 64, 128 or 256 threads: the smallest of these numbers that
-// leaves each thread at most 16 elements. If even 256 threads leave more, the row gets 256 threads.
+// Usually a row gets the fewest threads (32, 64, 128 or 256) that leave each thread at most 16 elements. A longer row
+// gets 256 threads.
 Plan softmax_plan(const CodegenCase& config) {
   constexpr int64_t usual_threads = 128, most_row_threads = 256, few_elements = 16, most_units = 16;
   constexpr int64_t all_threads = 2048, fewer_threads = 1536;
@@ -45,10 +45,9 @@ Plan softmax_plan(const CodegenCase& config) {
     return {.unable = fmt::format("generator {}: its softmax takes rows of at most {} keys", config.generator,
                                   most_units * most_row_threads * unit_elements)};
   }
-  // `resident` is the number of threads that a multiprocessor must have registers for. If a row has whole units and
-  // each thread has at most 16 elements of 16 bits, the registers suffice for all threads that a multiprocessor can
-  // have. The exception is a kernel with eight warps for a row: it would spill, because it adds up eight sums. So
-  // `resident` is smaller for this kernel.
+  // A multiprocessor must have registers for `resident` threads. If a row has whole units and a thread at most 16
+  // elements of 16 bits, the registers suffice for all threads of a multiprocessor. But a kernel with eight warps for a
+  // row would then spill, because it adds up eight sums.
   const bool few = whole_units && element_bytes == 2 && own * unit_elements <= few_elements;
   const int64_t resident = !few ? threads : row_threads < most_row_threads ? all_threads : fewer_threads;
   Launch launch = generated_launch(config, "softmax", "softmax");
@@ -74,9 +73,8 @@ struct ProductTiles {
   int64_t rows, stripe;
 };
 
-// Numbers that a search found take precedence over the following rule. Usually a tile has 128 rows. If there are fewer
-// tiles of 128 rows than multiprocessors, tiles have 64 rows. Usually a threadgroup computes four tiles of S. If there
-// are then fewer threadgroups than multiprocessors, a threadgroup computes two tiles or one tile.
+// Usually a tile has 128 rows, and a threadgroup computes four tiles of S. Small problems get fewer rows and fewer
+// tiles, so that more multiprocessors get a threadgroup.
 ProductTiles product_tiles(const CodegenCase& config, const DeviceInfo& device, int64_t tile_columns) {
   const auto threadgroups = [&](int64_t rows, int64_t stripe) {
     return config.heads() * tiles_of(config.shape.q_len, rows) * tiles_of(config.columns(), tile_columns * stripe);

@@ -89,8 +89,8 @@ bool CodegenCase::same_inputs(const CodegenCase& other) const {
 
 namespace {
 
-/// Returns the number of lines of the function `source.entry` in a Python program. Comments, blank lines and the blocks
-/// of other schedules do not count.
+/// Returns the number of lines of the function `source.entry` in a Python program, without comments, blank lines and
+/// the blocks of other schedules.
 int64_t function_lines(const KernelSource& source) {
   constexpr const char* blocks[] = {"if w.plain:", "if w.auto:", "if w.tuned:"};
   std::istringstream text(read_source(source, source.path));

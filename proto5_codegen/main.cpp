@@ -1,8 +1,8 @@
 // proto5_codegen: can a generator replace the hand-written kernel?
 //
-// The experiment compares a hand-written kernel with kernels for the same work that are made from a high-level
-// description: by the compiler from plain loops, by Halide, by Triton and by TileLang. An oracle in double checks each
-// case. The hypotheses are in claims.cpp.
+// The experiment compares hand-written kernels with kernels for the same work that the compiler makes from plain loops,
+// and with kernels of Halide, Triton and TileLang. An oracle in double checks each case. The hypotheses are in
+// claims.cpp.
 #include "common/experiment/experiment.h"
 #include "proto5_codegen/claims.h"
 #include "proto5_codegen/problem.h"

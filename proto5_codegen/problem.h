@@ -1,5 +1,4 @@
-// One problem of proto5_codegen: random inputs, a launch of one generator's kernel on these inputs, and the check of
-// the output.
+// One problem of proto5_codegen: random inputs, a launch of a generator's kernel on them, and the check of the output.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +17,7 @@ namespace attn {
 /// Returns the plan of a case, with its CodegenCase.
 CasePlan codegen_case_plan(const Case& config, const Setting& setting);
 
-/// Inputs of one work, shape and dtype on the device, with the oracle's results. The cases of one comparison share an
-/// object of this type.
+/// Inputs of one work, shape and dtype on the device, with the oracle's results.
 struct CodegenInputs {
   CodegenInputs(Device& device, const CodegenCase& config, uint64_t seed, CodegenTensors tensors);
   const CodegenReference& reference();
@@ -40,14 +38,12 @@ class CodegenProblem : public Problem {
                  const CodegenCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override;
   void poison() override { inputs_->out.poison(); }
-  /// Compares the output of the last launch. A kernel of common/attention is also launched once more, to give its
-  /// log-sum-exps; the output and the log-sum-exps of this launch are compared. Other launches of the kernel write no
-  /// log-sum-exps, because generated kernels have none.
+  /// Compares the output of the last launch. If the case is_flash(), launches the kernel once more with log-sum-exps,
+  /// and compares the results of this launch too. Measured launches write no log-sum-exps, because generated kernels
+  /// have none.
   Check check() override;
-  /// Returns facts for the record. For a whole attention: whether check() compares log-sum-exps. For a kernel that this
-  /// process compiles: source_lines() and search_facts(). For a kernel compiled ahead of time: the kernel's lines of
-  /// source, the generator's version, the seconds of compilation, the constants, and the result of the search for the
-  /// constants. On a CUDA device also threadgroups_at_once().
+  /// Returns facts for the record, for example the kernel's lines of source, and what is known about the search for its
+  /// constants.
   Json values() const override;
   /// Returns the output of the last launch: [batch, heads, q_len, columns].
   Tensor output() const;

@@ -11,18 +11,16 @@
 namespace attn {
 namespace {
 
-// If the oracle needs at most full_check_products multiplications (for a softmax: exponentials) for all rows, all rows
-// are checked. Else a sample of the rows is checked, which takes about sampled_check_products multiplications or
-// exponentials. The sample has at least fewest_rows rows.
+// All rows are checked if the oracle needs at most full_check_products multiplications for them (for a softmax:
+// exponentials). Else a sample of at least fewest_rows rows is checked, which takes about sampled_check_products
+// multiplications.
 constexpr double full_check_products = 1e8;
 constexpr double sampled_check_products = 3e7;
 constexpr int64_t fewest_rows = 64;
 
 constexpr double u = 0x1p-24;  // the unit roundoff of f32
-/// Returns the unit roundoff of a type.
 double unit(DType type) { return type == DType::f32 ? u : type == DType::f16 ? 0x1p-11 : 0x1p-8; }
 
-/// Returns a row of a tensor, in double.
 std::vector<double> row_of(const Tensor& tensor, const RowIndex& row) {
   std::vector<double> values(static_cast<size_t>(tensor.dim));
   tensor.load(tensor.offset(row.batch, row.head, row.q, 0), values);

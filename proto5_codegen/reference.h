@@ -26,8 +26,7 @@ struct CodegenReference {
   std::vector<double> lse = {}, lse_allowed = {};  // the rows' log-sum-exps; empty unless the work is a whole attention
 };
 
-/// Returns the rows that are checked: all rows of a small case, or a sample of the rows of a large case, so that
-/// checking stays cheaper than measuring.
+/// Returns the rows to check: all rows of a small case, else a sample, so that checking stays cheaper than measuring.
 std::vector<RowIndex> checked_rows(const CodegenCase& config, uint64_t seed);
 
 /// Computes `rows` of the output in double, and the tolerance of each value.

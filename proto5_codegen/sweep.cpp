@@ -29,7 +29,7 @@ Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
   const std::vector<std::string> generators = generators_of(device);
-  // Adds a block with the axes in `own`, and with the usual axes that `own` does not have.
+  // Adds a block with the axes in `own`, and with the usual axes that `own` lacks.
   const auto add = [&](Block own) {
     for (Axis& axis :
          Block{texts("generator", generators), texts("dtype", {device.operations->span.dtype}),

@@ -15,7 +15,7 @@ Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device);
 /// Sets the axes that a case does not name. An axis that the case's work does not have gets the value 0.
 void complete_codegen(Case& config, const DeviceInfo& device);
 
-/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns the choices and the claims that the answer at the end of a run shows.
 AnswerSpec codegen_answer();
 
 }  // namespace attn

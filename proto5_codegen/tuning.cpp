@@ -26,8 +26,8 @@ const Json& winners(const DeviceInfo& device) {
   return place->second;
 }
 
-/// Throws BadInput unless `fits`. `place` is the path of `value` in the file of winners. `allowed` says what is allowed
-/// at this place.
+/// Throws BadInput unless `fits`. `place` is the path of `value` in the file of winners, `allowed` a text about the
+/// values that are allowed there.
 void require(bool fits, const std::string& place, const Json& value, const std::string& allowed) {
   if (fits) return;
   const std::string shown = value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60);
@@ -50,8 +50,6 @@ std::vector<int64_t> range(int64_t from, int64_t to, int64_t step) {
   return values;
 }
 
-/// Returns the search space of a CUDA device: for a whole attention the tiles, for another work constants of the work's
-/// hand-written kernel.
 SearchSpace cuda_search_space(const CodegenCase& config) {
   if (config.whole()) return {{"BLOCK_R", {64, 128, 192, 256}}, {"BLOCK_C", range(16, 256, 16)}};
   if (config.work == WORK_SOFTMAX) {
@@ -101,8 +99,8 @@ std::string unfit(const CodegenCase& config, const DeviceInfo& device, const Fun
   }
   if (config.work == WORK_VALUES && config.shape.head_dim % lanes != 0) return "the columns are no multiple of a tile";
   if (config.whole() && rows % lanes != 0) return "the rows are no multiple of a tile";
-  // For the hand-written kernel of a whole attention the host halves the tile's width until the width divides
-  // BLOCK_R. So the search takes only powers of two.
+  // For a whole attention the host halves the tile's width until the width divides BLOCK_R, so the search takes only
+  // powers of two.
   if (config.generator == "search" && config.whole() && (lanes & (lanes - 1)) != 0)
     return "the tile's width is no power of two";
   if (config.generator != "halide_tuned") return {};

@@ -18,12 +18,12 @@ using SearchSpace = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 /// Returns the search space of the case if its generator is "search" or "halide_tuned", else an empty space.
 SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device);
 
-/// Returns the reason why a search does not try these constants, or an empty text. The case's plan may give another
-/// reason why a kernel with these constants cannot run.
+/// Returns the reason why a search does not try these constants, or an empty text. The case's plan may have another
+/// reason.
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants);
 
-/// Returns the name of a case in the file of winners: work, head_dim, causal and dtype. The name has no length and no
-/// number of heads, because a winner serves all lengths and numbers of heads.
+/// Returns the name of a case in the file of winners. A winner serves all lengths and numbers of heads, so they are not
+/// in the name.
 std::string tuning_key(const CodegenCase& config);
 
 /// Returns the path of a device's file of winners, under the source root: proto5_codegen/tuned/ARCH.json.
@@ -31,8 +31,7 @@ std::string tuning_path(const DeviceInfo& device);
 
 /// Returns the content of a device's file of winners, or an empty object if there is no file. For each generator the
 /// content has an object that maps tuning_key() to a winner. A winner has at least `constants`, `q_len`, `heads`,
-/// `tried` and `seconds`. If the file is invalid, throws BadInput with one line: the file's name, the wrong value, and
-/// what is allowed.
+/// `tried` and `seconds`. Throws BadInput if the file is invalid; the message is one line.
 nlohmann::ordered_json read_winners(const DeviceInfo& device);
 
 /// Returns facts for the record about the search for a case's constants: "tried", the number of candidates; "search_s",

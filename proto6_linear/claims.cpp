@@ -36,15 +36,14 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but = {}) 
   return is(result, "recurrent") || but.contains("state") || has(result, "state", "0");
 }
 
-/// Whether the result is of the variant `phases` with a scan on the device.
 bool scans_on_device(const Measurement& result) { return is(result, "phases") && !has(result, "scan", "host"); }
 
 const std::string shape_words =
     "{values.contender.batch} x {values.contender.q_len} tokens, {values.contender.heads} heads, head_dim "
     "{values.contender.head_dim}, {values.contender.dtype}";
 
-/// Returns a claim about a pair of cases that are measured in turn, on at least 1024 tokens. The sweep has shorter
-/// sequences for other claims, such as the claims about the crossover.
+/// Returns a claim about a pair of cases that are measured in turn, on at least 1024 tokens. Shorter sequences in the
+/// sweep are for other claims.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
                const std::set<std::string>& varies, Pick pick, const std::string& what, const std::string& against,
                const Advice& advice) {
@@ -64,8 +63,7 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
       .advice = advice};
 }
 
-/// Returns a claim about `figure`. The figure is computed from one result or from several results. The cases of these
-/// results are not measured in turn (Claim::compared).
+/// Returns a claim about `figure`, which is computed from results that were not measured in turn (Claim::compared).
 Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
               const std::set<std::string>& varies, Pick pick, Figure figure, const std::string& title,
               const std::string& content, const Advice& advice) {
@@ -81,7 +79,7 @@ Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement
           .advice = advice};
 }
 
-/// Adds `value(evidence)` to the values of the claim's conclusions, so that the texts can use it by the name `name`.
+/// Adds `value(evidence)` to the values of the claim's conclusions under the name `name`, for the claim's texts.
 void adds(Claim& claim, const char* name, std::function<Json(const Evidence&)> value) {
   claim.complete = [name, value = std::move(value), before = claim.complete](Conclusion& conclusion,
                                                                              const Evidence& evidence) {
@@ -127,7 +125,6 @@ Claim segments() {
        "Do not expect segments to take {threshold:.3g} of the time of one segment."});
 }
 
-/// Returns a claim that compares the published chunk with the fastest other chunk.
 Claim published_chunk(int64_t head_dim, int64_t chunk) {
   const std::string name = std::to_string(chunk);
   Claim claim = compared(
@@ -160,8 +157,7 @@ Claim published_chunk(int64_t head_dim, int64_t chunk) {
 
 double host_s(const Measurement& result) { return result.timing(Scope::host)->median_s; }
 
-/// Returns the seconds of one part of a sample with the scan on the host. `part` is the name of the record's value that
-/// has the seconds.
+/// Returns the seconds of one part of a sample with the scan on the host. `part` names a value of the record.
 double part_s(const Measurement& result, const char* part) { return result.values.at(part).get<double>(); }
 
 /// Returns the share of the time that the copies and the scan take.
@@ -270,7 +266,7 @@ Claim floor_of_bytes() {
   return claim;
 }
 
-/// Returns a claim for devices on which linear attention is compute-bound, not memory-bound.
+/// For devices on which linear attention is compute-bound.
 Claim rate(int64_t head_dim, double pct) {
   Claim claim = figured(
       {fmt::format("rate_{}", head_dim),
@@ -451,8 +447,8 @@ Claim decode_rate() {
        "Expect a step of decoding to move its states at less than {threshold:.3g} % of the rate of a copy."});
 }
 
-/// Returns the number of tokens whose keys and values can be read in the time of a decoding step, at the copy rate that
-/// the same rounds measured.
+/// Returns the number of tokens whose keys and values can be read in the time of a decoding step, at the copy rate of
+/// the same rounds.
 double even_tokens(const Measurement& result, double copy_pct) {
   const Case& config = result.config;
   const double copy = result.work->bytes / seconds(result) / (copy_pct / 100);
@@ -489,8 +485,7 @@ Claim decode_break_even() {
 
 // ---- softmax attention
 
-/// Returns words about the softmax kernel at `tokens` tokens: the kernel's key, its time, and its rate if the record
-/// has the rate.
+/// Returns words about the softmax kernel at `tokens` tokens: its key, time and, if measured, rate.
 std::string softmax_words(const Evidence& evidence, int64_t tokens) {
   for (const Measurement* result : evidence.results) {
     if (!is(*result, "softmax") || result->config.integer("q_len") != tokens) continue;

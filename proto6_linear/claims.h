@@ -1,4 +1,4 @@
-// The claims of proto6_linear, and how the measurements decide the claims.
+// The claims of proto6_linear.
 #pragma once
 
 #include <vector>

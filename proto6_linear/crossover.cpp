@@ -12,8 +12,8 @@ namespace attn {
 namespace {
 
 constexpr int64_t last_of_small = 8192, last_of_large = 65536;
-// A probe measures two cases, and then compares the two cases. share_of_cases is the share of the remaining budget that
-// the measurements of both cases together may take; share_of_comparison is the share that the comparison may take.
+// Shares of the remaining budget that a probe may take: for the measurements of its two cases together, and for the
+// comparison of the two.
 constexpr double share_of_cases = 1.0 / 400, share_of_comparison = 1.0 / 200;
 
 bool may_be_equal(const Estimate& ratio) { return ratio.ci_lo <= 1 && ratio.ci_hi >= 1; }
@@ -25,8 +25,8 @@ struct Pair {
   Case softmax, linear;
 };
 
-/// Returns one pair for each setting (shape, gate, feature map and so on) of the linear cases in groups that also have
-/// softmax attention. The linear case of a pair is the first case with this setting that the device can run.
+/// Returns one pair for each setting of the linear cases in groups that also have softmax attention, with the first
+/// linear case of the setting that the device can run.
 std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const Setting& setting) {
   std::vector<Pair> pairs;
   std::set<std::string> known;
@@ -44,8 +44,8 @@ std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const S
   return pairs;
 }
 
-/// Measures the two cases of a pair at a length. Returns the time of linear attention / the time of softmax attention,
-/// or nothing if one of the two cases cannot run or the budget is spent.
+/// Returns the time of linear attention / the time of softmax attention at a length, or nothing if one of the two cases
+/// cannot run or the budget is spent.
 std::optional<Estimate> probe(Experiment& lab, Pair pair, int64_t tokens) {
   for (Case* config : {&pair.softmax, &pair.linear}) config->set("q_len", tokens);
   const std::vector<Case> missing = lab.unmeasured({pair.softmax, pair.linear});

@@ -1,8 +1,8 @@
 // proto6_linear: what does each form of linear attention cost, and from which length on is linear attention faster than
 // softmax attention?
 //
-// Each case of linear attention is checked against an oracle that computes the recurrence in double (reference.h). The
-// hypotheses are in claims.cpp.
+// An oracle computes the recurrence in double (reference.h), and checks each case of linear attention. The hypotheses
+// are in claims.cpp.
 #include "common/cases/user_functions.h"
 #include "common/experiment/experiment.h"
 #include "proto6_linear/claims.h"

@@ -21,7 +21,7 @@
 namespace attn {
 namespace {
 
-/// The seed of ragged lengths. Lengths belong to the case: the seed of a run does not change the lengths.
+/// The seed of ragged lengths, which the seed of a run does not change.
 constexpr uint64_t drawn_by = 1;
 /// softmax_distance() compares fewer than 2 * most_compared rows, of sequences of at most longest_compared tokens.
 constexpr int64_t most_compared = 32, longest_compared = 1 << 17;
@@ -43,9 +43,9 @@ Strides gate_strides(const LinearConfig& config) {
   return {config.heads * rows * width, rows * width, width};
 }
 
-/// Returns the logarithms of decays. A decay by head is one of RetNet's decays, which go from 1 - 2^-5 to 1 - 2^-12. A
-/// decay by token is sigmoid(x + 3) for a random x. A decay by channel is sigmoid(x)^(1/16) for a random x, as in GLA:
-/// the 16th root makes the state remember 16 times as many tokens as sigmoid(x) does.
+/// Returns the logarithms of decays. Decays by head are RetNet's, from 1 - 2^-5 to 1 - 2^-12. A decay by token is
+/// sigmoid(x + 3) for a random x. A decay by channel is sigmoid(x)^(1/16), as in GLA: the root makes the state remember
+/// 16 times as many tokens as sigmoid(x) does.
 std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   if (linear.gate == GATE_NONE) return {};
@@ -71,7 +71,6 @@ std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   return gate;
 }
 
-/// Returns the shape of softmax attention on the same tensors.
 AttentionShape attention_shape(const LinearConfig& linear) {
   return {.batch = linear.sequences,
           .q_heads = linear.heads,
@@ -246,8 +245,8 @@ std::optional<SoftmaxDistance> SharedInputs::softmax_distance() {
   if (distance_) return *distance_;
   const LinearReference& own = reference();
   const auto dim = static_cast<size_t>(linear.value_dim);
-  // Only rows of the later half of a sequence are compared. With a causal mask these rows see many tokens, so that
-  // softmax attention can choose among many tokens.
+  // Only the later half of a sequence is compared: with a causal mask its rows see many tokens, among which softmax
+  // attention can choose.
   std::vector<RowIndex> rows;
   std::vector<size_t> places;
   for (size_t i = 0; i < own.rows.size(); ++i) {

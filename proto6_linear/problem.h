@@ -1,5 +1,5 @@
-// One problem of proto6_linear: random queries, keys, values, gates and states, a launch of linear or softmax attention
-// on them, and the check of the launch's results.
+// One problem of proto6_linear: random inputs, a launch of linear or softmax attention on them, and the check of its
+// results.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +27,16 @@ struct LinearCase {
   bool softmax = false;  // variant softmax: softmax attention in the place of linear attention
   Layout layout = Layout::bhsd;
   bool with_state = false;  // the case has initial and final states
-  /// How the logarithms of decays are drawn: "usual"; in tests also "weak" (almost nothing decays) and "strong" (almost
+  /// How the logarithms of decays are drawn: "usual", or in tests "weak" (almost nothing decays) or "strong" (almost
   /// everything decays within one token).
   std::string decay = "usual";
   FlashConfig flash = {};  // for variant softmax: the result of softmax_attention()
 
-  /// Returns the typed values of a case. Throws BadInput for a value that is not allowed, and as function_of_case()
-  /// does.
+  /// Throws BadInput for a value that is not allowed, and as function_of_case() does.
   static LinearCase from(const Case& config, const Files& files = {});
-  /// Returns the number of tokens of each sequence. The seed of a run does not change these numbers. Ragged: the first
-  /// sequence has `linear.tokens` tokens, the others have 1 to `linear.tokens`; but if there are several sequences, the
-  /// sequence with the index `sequences / 2` is empty.
+  /// Returns the number of tokens of each sequence, which the seed of a run does not change. Of several ragged
+  /// sequences the first has `linear.tokens` tokens, the one with the index `sequences / 2` has none, and the others
+  /// have 1 to `linear.tokens`.
   std::vector<int64_t> sequence_lengths() const;
   bool same_inputs(const LinearCase& other) const;
 };
@@ -47,27 +46,24 @@ struct LinearCase {
 FlashConfig softmax_attention(const LinearCase& config, const DeviceInfo& device);
 
 Plan linear_plan(const LinearCase& config, const DeviceInfo& device);
-/// Returns the plan of a case. plan.config<LinearCase>() is the typed case.
+/// plan.config<LinearCase>() is the typed case.
 CasePlan linear_case_plan(const Case& config, const Setting& setting);
 
-/// Returns random inputs, drawn with `seed`.
 LinearInputs random_inputs(const LinearCase& config, uint64_t seed);
 
-/// How far softmax attention is from linear attention on the same inputs. Both outputs are the oracles' results for
-/// some rows.
+/// How far the oracles' outputs of softmax and linear attention are apart, on some rows of the same inputs.
 struct SoftmaxDistance {
   double cosine = 0;    // mean over rows of the cosine of the angle between the two outputs
   double relative = 0;  // norm of the difference divided by norm of the softmax output (Euclidean, all rows together)
 };
 
-/// Inputs on the device, with the oracle's results. Cases with the same inputs (LinearCase::same_inputs) share an
-/// object of this type.
+/// Inputs on the device, with the oracle's results. Cases for which LinearCase::same_inputs() holds share an object.
 struct SharedInputs {
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed);
   /// Takes `inputs` in the place of random inputs.
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed, LinearInputs inputs);
-  /// Returns the oracle's results. The first call computes the results, with `most_rows` as in reference_linear(); 0
-  /// stands for affordable_rows(). Later calls ignore `most_rows`.
+  /// Returns the oracle's results, which the first call computes. `most_rows` is as in reference_linear(); 0 stands for
+  /// affordable_rows(). Later calls ignore `most_rows`.
   const LinearReference& reference(int64_t most_rows = 0);
   /// Returns nothing for a shape that softmax attention cannot have (value_dim is not head_dim, or sequences are
   /// ragged), and for more than 131072 tokens.
@@ -92,10 +88,10 @@ class LinearOutputs {
   /// Returns the tensors with final states, also for a case without final states.
   LinearTensors tensors_with_states() const;
   void poison();
-  /// Compares O with the oracle's results, and also the final states if the case has final states.
+  /// Compares O with the oracle's results, and also the final states if the case has them.
   Check check();
   Check check_states();
-  /// Returns the bytes of O. If the case has final states, the bytes of the final states and of the key sums follow.
+  /// Returns the bytes of O, followed by the final states and the key sums if the case has them.
   std::vector<std::byte> bytes() const;
   Tensor o() const;
   std::vector<float> final_state() const;
@@ -110,14 +106,13 @@ class LinearOutputs {
 
 class LinearProblem : public Problem {
  public:
-  /// encode() encodes `plan`, which must be the plan of `config`. The constructor throws as LinearLaunch's constructor
-  /// does.
+  /// `plan` must be the plan of `config`. Throws as LinearLaunch's constructor does.
   LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
                 const LinearCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, outputs_.tensors()); }
   void poison() override { outputs_.poison(); }
-  /// For a case without final states, launches the kernels once more, with final states, and compares the final states
-  /// too. reference.cpp says which faults only the final states show.
+  /// For a case without final states, launches the kernels once more, with final states, and compares these too.
+  /// reference.cpp says which faults only the final states show.
   Check check() override;
   Json values() const override;
   const LinearOutputs& outputs() const { return outputs_; }
@@ -129,8 +124,8 @@ class LinearProblem : public Problem {
   LinearLaunch launch_;
 };
 
-/// A case whose scan runs on the host. A sample is the launch of chunk_h, the copy of the states to the host, the scan,
-/// the copy back, and the launch of chunk_o.
+/// A case whose scan runs on the host, between two launches: a sample also has the copies of the states to the host and
+/// back.
 class HostScanProblem : public HostProblem {
  public:
   HostScanProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
@@ -138,13 +133,11 @@ class HostScanProblem : public HostProblem {
   double sample() override;
   /// Checks as LinearProblem::check() does.
   Check check() override;
-  /// Returns the median time of each part of a sample (kernels, copy to the host, scan, copy back), and the bytes of
-  /// the memory between phases.
+  /// Returns the median time of each part of a sample, and the bytes of the memory between phases.
   Json values() const override;
   const LinearOutputs& outputs() const { return outputs_; }
 
  private:
-  /// The times of one run of all parts.
   struct Times {
     double all_s, device_s;
     LinearLaunch::HostScan scan;
@@ -158,8 +151,7 @@ class HostScanProblem : public HostProblem {
   std::vector<double> device_s_, down_s_, sum_s_, up_s_;
 };
 
-/// Each function returns a function that makes the experiment's problems. Cases with the same inputs share their
-/// tensors and the oracle's results.
+/// These make the experiment's problems. Cases with the same inputs share their tensors and the oracle's results.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> linear_problems();
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> host_scan_problems();
 

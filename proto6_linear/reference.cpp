@@ -110,9 +110,8 @@ struct RunningSums {
 // the inputs' type: 2^-11 for f16 and 2^-8 for bf16. For f32 `unit` is 0, because a kernel must multiply inputs of f32
 // as exactly as f32 does. The oracle reads the rounded inputs.
 //
-// An output is a sum of terms t_dj = scale q_d k_jd v_j, decayed. There is one term for each pair of a token j and a
-// row d of S, where j is a token that the output's token sees. A kernel never computes these terms one by one. A kernel
-// adds up the terms in other orders, and on the way rounds the following numbers:
+// An output is a sum of decayed terms t_dj = scale q_d k_jd v_j, one for each pair of a row d of S and a token j that
+// the output's token sees. A kernel adds up the terms in other orders, and on the way rounds the following numbers:
 //
 //   the state S       before the product with q. The error is one unit of each q_d S_d.
 //   f(q)              with a feature map f or a gate: after the product with the gate's decay. The error is one unit of
@@ -131,15 +130,15 @@ struct RunningSums {
 // the sum of t_dj^2. The error of one rounding has a standard deviation of 0.4 units, so the error of a sum of
 // roundings has a standard deviation of 0.4 units of the root. The largest of a million such errors is five standard
 // deviations, which is 2 units of the root: of_element. The rounding of O to its own type errs by at most one unit of
-// that type; for this rounding, of_element units of that type are allowed.
+// that type; of_element units are allowed.
 //
 // A whole row of o errs by less. The root mean square of the row's value_dim errors is about one standard deviation of
 // one error. 2.5 standard deviations are allowed, which is 1 unit: of_row, half of of_element. (A row has at least
 // eight elements. The root mean square of eight independent errors reaches 2.5 standard deviations in one of 2e7 rows.)
 // The errors of scores, of f(q) and of f(k) are the same in all elements of a row. If a few scores, or a few q_d S_d,
-// are much larger than the others, their errors may exceed 2.5 standard deviations in the whole row. In this case
-// over_rows, over_keys, over_terms and |o| are about equally large, and the tolerance has a term for each of them. So
-// the tolerance is large enough.
+// are much larger than the others, their errors may exceed 2.5 standard deviations in the whole row. The tolerance is
+// still large enough: over_rows, over_keys, over_terms and |o| are then about equally large, and the tolerance has a
+// term for each.
 //
 // Sums are computed in f32. A sum over n tokens, rounded to nearest with an error of u of the sum for each token, errs
 // by about sqrt(n) u (Higham and Mary 2019); twice this error is allowed. If decays make the sum forget old tokens, n
@@ -157,8 +156,8 @@ struct RunningSums {
 // A weight this small no longer counts: below -88 the exponential of f32 is 0. 4e-5 is allowed for all errors of a
 // decay.
 //
-// If the case is normalised, the numerator and the divisor each err by such a sum's error, and the quotient has both
-// errors. The divisor's error is the same in all elements of a row.
+// If the case is normalised, the numerator and the divisor each err like such a sum. The divisor's error is the same in
+// all elements of a row.
 //
 // Why the check notices missing tokens: if all n tokens are drawn alike and m tokens are missing, o and each element of
 // the state change by about sqrt(m / n) of their size, times a normally distributed random number. For 65,536 tokens:
@@ -168,24 +167,22 @@ struct RunningSums {
 //   f16     without a gate a row's tolerance is 0.003; a missing chunk of 64 changes each later row by 0.03
 //
 // If more than 10,000 tokens are summed, one missing token changes a row by less than the row's tolerance in bf16. But
-// kernels keep the state in f32, and round only a copy of it for the product with q. The final state's tolerance is
-// 5e-4 of its size, and a missing token changes all elements of the state, by 4e-3 times a random number. So each check
-// compares the final state. After a million tokens the state's tolerance is 0.008. A missing chunk of 64 changes
-// thousands of elements by 0.008 times a normally distributed number, so some elements change by more than the
-// tolerance. A missing token changes these elements by 0.001, which no check notices.
+// kernels keep the state in f32, and round only a copy of it for the product with q. So each check compares the final
+// state, whose tolerance is 5e-4 of its size: a missing token changes all its elements, by 4e-3 times a random number.
+// After a million tokens the state's tolerance is 0.008. A missing chunk of 64 changes thousands of elements by 0.008
+// times a normally distributed number, so some elements change by more than the tolerance. A missing token changes
+// these elements by 0.001, which no check notices.
 //
-// With a gate the sums remember few tokens, so a missing token changes the next rows by more than without a gate. The
-// final state depends on the last tokens only. So the check must compare a row that is near enough to the missing
+// With a gate the sums remember few tokens, so a missing token changes the next rows by more than without a gate. But
+// the final state depends on the last tokens only, so the check must compare a row that is near enough to the missing
 // token. With a gate by token (GATE_TOKEN) the sums remember about 13 tokens. A missing token changes the next row by
 // 0.4 of its size, and the row 40 tokens later by 0.02, which is the row's tolerance in bf16. reference_linear() draws
-// the rows to compare for each head separately, so the heads have different rows. With head_dim 64 or 128 some row of
-// some head is compared at least every 16 tokens. With a gate by head (GATE_HEAD) the head with the slowest decay
-// remembers 4096 tokens. In this head all compared rows show a missing chunk, and some compared rows show a missing
-// token. The other heads remember fewer tokens.
+// rows for each head separately, so the heads differ. With head_dim 64 or 128 some row of some head is compared at
+// least every 16 tokens. With a gate by head (GATE_HEAD) the head with the slowest decay remembers 4096 tokens. In this
+// head all compared rows show a missing chunk, and some compared rows show a missing token.
 //
-// Two faults may pass every check. One fault is a token that is missing only from the outputs of one late chunk, and
-// not from the state. The other fault is a token that is missing only in one head, if the compared rows of this head
-// are far apart.
+// Two faults may pass every check: a token that is missing only from the outputs of one late chunk, and not from the
+// state; and a token that is missing only in one head, if the compared rows of this head are far apart.
 struct Errors {
   double unit, q_unit, term_unit, out_unit, f32, decay;
 
@@ -204,8 +201,7 @@ struct Errors {
     decay = gated ? 4e-5 : 0;
   }
 
-  /// Returns the tolerance of a sum. Each rounding to a type of 16 bits may err by `roundings` units (of_element or
-  /// of_row).
+  /// Returns the tolerance of a sum, if each rounding to a type of 16 bits may err by `roundings` units.
   double of_sum(double value, double over_rows, double over_keys, double over_terms, double roundings) const {
     const double size = std::abs(value) + over_rows + over_keys + over_terms;
     return roundings * ((unit + q_unit) * over_rows + unit * over_keys + term_unit * over_terms) + (f32 + decay) * size;

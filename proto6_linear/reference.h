@@ -1,5 +1,5 @@
-// The oracle: the recurrence of common/linear/kernels/linear.h in double precision, token by token, on host threads.
-// The oracle shares no code with any kernel, except the text of a user's feature map.
+// The oracle: the recurrence of common/linear/kernels/linear.h in double precision, token by token, on host threads. It
+// shares no code with any kernel, except the text of a user's feature map.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace attn {
 /// The inputs of a configuration, on the host. Ragged sequences lie one after the other in batch 0.
 struct LinearInputs {
   Tensor q, k, v;  // [batch, heads, rows, head_dim]; v: [batch, heads, rows, value_dim]
-  /// Log decays. The shape of the array follows from LinearConfig::gate: empty without a gate, [heads] for a gate by
-  /// head, [batch, heads, rows] by token, [batch, heads, rows, head_dim] by channel.
+  /// Log decays: empty without a gate, [heads] for a gate by head, [batch, heads, rows] by token, [batch, heads, rows,
+  /// head_dim] by channel.
   std::vector<float> gate;
   std::vector<float> initial_state = {}, initial_key_sum = {};  // empty: zeros
   std::vector<int> starts = {};  // ragged: [sequences + 1], the first row of each sequence, then the number of rows
@@ -34,10 +34,9 @@ struct LinearReference {
   std::vector<double> state, state_allowed, key_sum, key_sum_allowed;  // final values, laid out as in LinearTensors
 };
 
-/// Computes the recurrence over all tokens. The result has all rows of all heads if all heads together have at most
-/// `most_rows` rows. Else the result has about `most_rows` rows: of each sequence and head the first row, the last row,
-/// and rows drawn with `seed`. For the draw, the rows between the first and the last row are divided into equal parts,
-/// and one row of each part is drawn. Only one thread at a time calls `feature`.
+/// Computes the recurrence over all tokens. The result has all rows if all heads together have at most `most_rows`
+/// rows. Else it has about `most_rows` rows: of each sequence and head the first row, the last row, and one row of each
+/// equal part between these two, drawn with `seed`. Only one thread at a time calls `feature`.
 LinearReference reference_linear(const LinearConfig& config, const LinearInputs& inputs, const FeatureFunction& feature,
                                  int64_t most_rows, uint64_t seed);
 

@@ -76,7 +76,7 @@ std::vector<std::string> linear_compared_axes() {
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
-  // Adds a block with the axes `own`, and with those usual axes (batch, heads and so on) that `own` lacks.
+  // Adds a block with the axes in `own`, and with the usual axes that `own` lacks.
   const auto add = [&](Block own) {
     for (Axis& axis : Block{integers("batch", {large ? 4 : 1}), integers("heads", {device.operations->span.heads}),
                             integers("q_len", {4096}), integers("head_dim", {64}),
@@ -189,9 +189,6 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   config.set_default("state", int64_t{variant == "recurrent"});
   config.set_default("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
-  // On a cpu linear_chunk() is smaller for the variant `fused` than for `phases`. A step of `fused` keeps its tokens in
-  // the first-level cache, and longer chunks take more products. `phases` writes and reads a state for each chunk, so
-  // fewer chunks move fewer bytes.
   const int64_t chunk = linear_chunk(variant, device);
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});

@@ -11,7 +11,7 @@
 namespace attn {
 
 std::vector<AxisInfo> linear_axes();
-/// Returns the axes whose values are measured in turn: forms, scans, chunks, gates and so on.
+/// Returns the axes whose values are measured in turn.
 std::vector<std::string> linear_compared_axes();
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device);
 /// The option --feature-function for the user's feature map, and the sweep of a run with this option.
@@ -21,7 +21,7 @@ Sweep feature_sweep(const std::string& profile, const DeviceInfo& device);
 /// off: 0, "none" or "identity".
 void complete_linear(Case& config, const DeviceInfo& device);
 
-/// Returns what the answer at the end of a run shows: the choices that a user has, and the claims that give advice.
+/// Returns the choices and the claims that the answer at the end of a run shows.
 AnswerSpec linear_answer();
 
 /// ExperimentSpec::study_bytes of this experiment.

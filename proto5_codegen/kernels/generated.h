@@ -1,11 +1,10 @@
-// Parameters of the kernels of proto5_codegen. The host and the kernels of every dialect share this header. The header
-// includes only headers of kernels, so that kernels compile without a standard library.
+// Parameters of the kernels of proto5_codegen, for the host and for kernels of every dialect. Kernels compile without a
+// standard library, so this header includes only headers of kernels.
 #pragma once
 
 #include "common/kernel/spaces.h"
 
-/// A work is what a kernel computes. `heads` below counts the heads of all sequences: the number of sequences times the
-/// heads of a sequence. All tensors are dense, [heads, rows, columns].
+/// What a kernel computes, for each head.
 enum CodegenWork {
   WORK_SCORES = 0,     // out [q_len, kv_len] = scale q k^T
   WORK_SOFTMAX = 1,    // out [q_len, kv_len] = softmax of each row of `in`
@@ -17,8 +16,9 @@ enum CodegenWork {
 /// The cap of WORK_MODIFIED.
 constexpr CONSTANT int soft_cap = 30;
 
-/// q [heads, q_len, head_dim]; k, v [heads, kv_len, head_dim]; in [heads, q_len, kv_len]; slopes [heads], f32. A
-/// pointer that a work does not read is null. In a causal work query i sees the keys up to i, and q_len equals kv_len.
+/// Tensors are dense: q [heads, q_len, head_dim]; k, v [heads, kv_len, head_dim]; in [heads, q_len, kv_len]; slopes
+/// [heads], f32. `heads` counts the heads of all sequences. A pointer that a work does not read is null. In a causal
+/// work query i sees the keys up to i, and q_len equals kv_len.
 struct CodegenParams {
   const GLOBAL void *q, *k, *v, *in;
   GLOBAL void* out;

@@ -1,10 +1,9 @@
-// In each threadgroup the kernel makes Halide's buffers, and calls a function that halide_pipelines.py generated. This
-// file also defines the functions of Halide's run-time library that the generated code calls. The run-time library
-// itself is not linked. One threadgroup computes BLOCK_R rows of one head. The project's threads are the only threads:
-// a loop that a schedule makes parallel runs in the thread of its threadgroup.
+// Calls a function that halide_pipelines.py generated, for BLOCK_R rows of one head. Halide's run-time library is not
+// linked: this file defines the functions of it that the generated code calls. A loop that a schedule makes parallel
+// runs in the thread of its threadgroup.
 //
-// A generated function writes BLOCK_R rows and a multiple of MULTIPLE columns. If fewer rows or columns exist, the
-// function writes to threadgroup memory. The kernel then copies the rows and columns that exist to the output.
+// The function writes BLOCK_R rows and a multiple of MULTIPLE columns. If fewer rows or columns exist, it writes to
+// threadgroup memory, and the kernel copies the rows and columns that exist to the output.
 //
 // Threadgroup memory: edge [BLOCK_R][columns, rounded up to a multiple of MULTIPLE], in floats. Grid: (row tiles,
 // heads). Causal tiles run from the last rows to the first, so that the long tiles do not come at the end. Function

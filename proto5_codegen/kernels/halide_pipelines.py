@@ -20,8 +20,8 @@
 #   UNROLL         of tuned: how many steps of a register tile's loop are unrolled
 #
 # A function computes BLOCK_R rows of one head; `first` is the index of their first row. Only `rows` rows and `keys`
-# keys exist. In the place of a row or a key beyond these, a pipeline reads the last one, and halide.cpu.cpp discards
-# the result. So the loops over rows and columns of the output run over whole tiles, without a remainder.
+# keys exist. Beyond these, a pipeline reads the last row or key again, and the results are not used. So the loops over
+# rows and columns of the output run over whole tiles, without a remainder.
 import pathlib
 import sys
 

@@ -1,6 +1,5 @@
-// All works as plain loops, which clang vectorises: no vector types, no tiles, no packing. The source tells the
-// compiler only two things: that it may add up in any order, and that it shall vectorise the loops marked VECTORIZE.
-// One threadgroup computes one row of one head.
+// All works as plain loops, which clang vectorises: no vector types, no tiles, no packing. The source only allows sums
+// in any order, and marks the loops to vectorise with VECTORIZE. One threadgroup computes one row of one head.
 //
 // Threadgroup memory: weights [kv_len], in floats, for the works `attention` and `modified`. Grid: (q_len, heads).
 // Function constants: WORK, and HEAD_DIM and CAUSAL if the work has them.

@@ -1,6 +1,5 @@
-// All works in the simplest form, without optimisation by hand. For scores and values a thread computes one element of
-// the output; for a softmax and an attention a thread computes one row. The kernels use no threadgroup memory, no tiles
-// and no tensor cores.
+// All works in the simplest form: no threadgroup memory, no tiles, no tensor cores. For scores and values a thread
+// computes one element of the output, for the other works one row.
 //
 // Function constants: WORK, IN_TYPE, and HEAD_DIM and CAUSAL if the work has them. A threadgroup has 128 threads. Grid,
 // rounded up: for scores and values (columns / 128, q_len, heads), for the other works (q_len / 128, heads).

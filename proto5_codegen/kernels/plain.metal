@@ -1,13 +1,12 @@
-// All works in the simplest form, without optimisation by hand. This kernel has not run on Apple hardware yet. For
-// scores and values a thread computes one element of the output; for a softmax and an attention a thread computes one
-// row. The kernel uses no threadgroup memory, no tiles and no simdgroup matrices. The generated kernels of the
-// published study (docs/study.md) use none of these either.
+// All works in the simplest form: no threadgroup memory, no tiles, no simdgroup matrices, as in the generated kernels
+// of the published study (docs/study.md). For scores and values a thread computes one element of the output, for the
+// other works one row. This kernel has not run on Apple hardware yet.
 //
 // Function constants: WORK, IN_TYPE, and HEAD_DIM and CAUSAL if the work has them. A threadgroup has 128 threads. Grid,
 // rounded up: for scores and values (columns / 128, q_len, heads), for the other works (q_len / 128, heads).
 //
-// A thread has one accumulator for scores, softmax and values, and HEAD_DIM accumulators for an attention. From
-// HEAD_DIM=128 on the registers do not hold these accumulators, so a compiler keeps them in memory.
+// For an attention a thread has HEAD_DIM accumulators. From HEAD_DIM=128 on the registers do not hold them, so a
+// compiler keeps them in memory.
 #include "common/kernel/base2.h"
 #include "common/kernel/metal.h"
 #include "proto5_codegen/kernels/generated.h"

@@ -1,9 +1,7 @@
-// For kernels of the cpu: the register tile of the hand-written products Q K^T and P V. Most tiles hold TILE_ROWS rows
-// of TILE_VECTORS vectors of sums. Each step loads TILE_VECTORS vectors of one factor. For each row of the tile the
-// step broadcasts an element of the other factor, multiplies the vectors by this element, and adds the products to the
-// row. common/attention/kernels/tuned.cpu.cpp works in the same way, but its tiles hold transposed scores
-// ([key][query]), as its softmax needs them. In the kernels that include this header no softmax follows, so the tile is
-// not transposed.
+// For kernels of the cpu: the register tile of the hand-written products Q K^T and P V. A tile holds rows of
+// TILE_VECTORS vectors of sums. Each step loads TILE_VECTORS vectors of one factor, and multiplies them, for each row,
+// by a broadcast element of the other factor. common/attention/kernels/tuned.cpu.cpp transposes its tiles
+// ([key][query]) for its softmax. No softmax follows here, so these tiles are not transposed.
 //
 // Function constants: VECTOR_WIDTH, TILE_VECTORS, TILE_ROWS.
 #pragma once
@@ -46,7 +44,7 @@ NOINLINE void product_tile(float* out, long out_step, const float* a, long row_s
   }
 }
 
-/// Calls product_tile() for `rows` rows: first for tiles of TILE_ROWS rows, then for single rows.
+/// product_tile() for `rows` rows, in tiles of TILE_ROWS rows and then in single rows.
 template <bool ADD>
 INLINE void product(int rows, float* out, long out_step, const float* a, long row_step, const float* panel,
                     long panel_step, int depth) {

@@ -1,5 +1,5 @@
 // S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma). Tensor cores take tf32, which
-// has a significand of 11 bits. So each number x is split into two numbers of tf32, whose sum high(x) + low(x) is
+// has a significand of 11 bits. So each number x is split into two numbers of tf32, high(x) and low(x), whose sum is
 // nearly x. The product of x and y is computed as low(x) high(y) + high(x) low(y) + high(x) high(y) (Ootomo and Yokota
 // 2022).
 //
@@ -76,9 +76,9 @@ DEVICE void copy_word(unsigned target, const float* source, bool there) {
                : "memory");
 }
 
-/// All threads copy LINES lines of COLUMNS elements to threadgroup memory. A line begins `step` elements after the
-/// previous line at `from`, and `line_bytes` bytes after the previous line in threadgroup memory. Lines from `lines` on
-/// and columns from `columns` on become zeros. UNITS: `step` and `columns` are multiples of 16 bytes.
+/// All threads copy LINES lines of COLUMNS elements to threadgroup memory. Lines are `step` elements apart at `from`,
+/// and `line_bytes` bytes apart in threadgroup memory. Lines from `lines` on and columns from `columns` on become
+/// zeros. UNITS: `step` and `columns` are multiples of 16 bytes.
 template <int LINES, int COLUMNS, bool UNITS = true>
 DEVICE void copy_lines(unsigned to, int line_bytes, const float* from, int step, int lines, int columns) {
   constexpr int OF_LINE = COLUMNS / 4, AT_ONCE = THREADS / OF_LINE;  // threads for a line; lines at once
@@ -164,8 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_products(const 
                                    BLOCK_C);
       }
     }
-    commit_copies();  // after the last block the group of copies is empty; wait_copies() expects one group for each
-                      // block
+    commit_copies();  // wait_copies() counts groups, so a block that does not exist has an empty group
   };
 
   const int lane = threadIdx.x % WARP, row = threadIdx.x / WARP * 16;  // the warp's first row

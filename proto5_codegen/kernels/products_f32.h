@@ -6,10 +6,9 @@
 /// The length of a block along the dimension of the sum. This dimension is head_dim for Q K^T, and the keys for P V.
 constexpr int product_f32_depth = 32;
 
-/// The memory begins with two panels: the high parts and the low parts of a block of K or V. STAGES buffers follow.
-/// Each buffer has a block of Q or P, and after it a block of K or V, which is not yet split. Lines along the dimension
-/// of the sum are padded, so that a warp's loads meet each bank once. The results of the blocks are a tile of `rows`
-/// rows and `columns` columns.
+/// Two panels come first: the high parts and the low parts of a block of K or V. STAGES buffers follow, each with a
+/// block of Q or P, and then a block of K or V that is not yet split. Lines along the dimension of the sum are padded,
+/// so that a warp's loads meet each bank once. The result is a tile of `rows` x `columns`.
 struct ProductF32Layout {
   int panel_bytes, buffers;
   int a_line_bytes, b_line_bytes;

@@ -1,6 +1,6 @@
-// S = scale Q K^T, written by hand. One threadgroup computes BLOCK_R rows of one head. The threadgroup takes PANEL keys
-// at a time (the columns of a register tile, products.h), transposes these keys so that keys lie in the lanes of
-// vectors, and multiplies all its rows with these keys.
+// S = scale Q K^T, written by hand. A threadgroup computes BLOCK_R rows of one head. It transposes PANEL keys at a time
+// (the columns of a register tile, products.h), so that keys lie in the lanes of vectors, and multiplies all its rows
+// with these keys.
 //
 // Threadgroup memory, in floats: panel [HEAD_DIM][PANEL], edge [BLOCK_R][PANEL]. Grid: (row tiles, heads).
 #include "proto5_codegen/kernels/generated.h"

@@ -35,7 +35,7 @@ DEVICE float element(unsigned word, int i) {
   return load_float<IN_TYPE>(&word, i);
 }
 
-/// Returns a word with the larger of the two words' elements at each place.
+/// Returns the larger elements of two words.
 DEVICE unsigned larger(unsigned a, unsigned b) {
   if constexpr (IN_TYPE == F32) return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
   unsigned both;
@@ -47,8 +47,7 @@ DEVICE unsigned larger(unsigned a, unsigned b) {
   return both;
 }
 
-/// Loads a unit, whose first element is `at`, as four words. Only the first `keys` elements are in the row; the others
-/// become -infinity.
+/// Loads a unit, whose first element is `at`, as four words. Elements from `keys` on, beyond the row, become -infinity.
 DEVICE void load(unsigned (&words)[4], const void* in, long long at, int keys) {
   UNROLL for (unsigned& word : words) word = NOTHING;
   if constexpr (WHOLE_UNITS) {

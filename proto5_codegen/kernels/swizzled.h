@@ -1,7 +1,6 @@
-// The cuda dialect: tiles of 16-bit elements for wgmma. Threads copy tiles into the layout that tensor copies (TMA)
-// make (common/kernel/wgmma.h): panels of 64 columns. A panel is an array [rows][128 bytes]. A row has eight chunks of
-// 16 bytes; chunk c of row r lies at the place of chunk c ^ (r % 8). Because threads copy the tiles, a kernel needs no
-// tensor maps.
+// The cuda dialect: tiles of 16-bit elements for wgmma. Threads copy the tiles, so a kernel needs no tensor maps. The
+// layout is the one that tensor copies (TMA) make (common/kernel/wgmma.h): panels [rows][128 bytes] of 64 columns. A
+// row has eight chunks of 16 bytes; chunk c of row r lies at the place of chunk c ^ (r % 8).
 #pragma once
 
 #include "common/kernel/ampere.h"
@@ -10,9 +9,9 @@
 /// Returns the byte offset, in a panel, of chunk `chunk` of row `row`.
 DEVICE int swizzled(int row, int chunk) { return row * PANEL_ROW_BYTES + (chunk ^ row % 8) * 16; }
 
-/// All THREADS threads copy ROWS rows of COLUMNS elements to panels at `tile`. A row begins `row_elements` elements
-/// after the previous row. Rows from `rows` on and columns from `columns` on become zeros. `columns` and `row_elements`
-/// are multiples of 8, so that a 16-byte chunk is aligned, and exists as a whole or not at all.
+/// All THREADS threads copy ROWS rows of COLUMNS elements to panels at `tile`. Rows are `row_elements` elements apart.
+/// Rows from `rows` on and columns from `columns` on become zeros. `columns` and `row_elements` are multiples of 8, so
+/// that a 16-byte chunk is aligned, and exists as a whole or not at all.
 template <int ROWS, int COLUMNS, int THREADS>
 DEVICE void copy_panels(unsigned char* tile, const void* from, long long row_elements, int rows, int columns) {
   constexpr int CHUNKS = COLUMNS / 8, AT_ONCE = THREADS / CHUNKS;  // chunks of a row; rows at once

@@ -1,6 +1,6 @@
 // O = P V in 16 bits, written by hand for Hopper's tensor cores (wgmma). The reads of P make the kernel memory-bound. A
-// threadgroup computes BLOCK_R rows; blocks of BLOCK_C keys pass through STAGES buffers of P and V. Threads load P from
-// a buffer into registers, and wgmma reads P there. wgmma reads V from the buffer (MN major, wgmma.h).
+// threadgroup computes BLOCK_R rows; blocks of BLOCK_C keys pass through STAGES buffers of P and V. wgmma reads P from
+// registers, and V from a buffer (MN major, wgmma.h).
 //
 // Function constants: HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (64 or 128), STAGES (at least 2), IN_TYPE.
 // kv_len is a multiple of 8. Grid: (row tiles, heads); BLOCK_R * 2 threads; (BLOCK_R + HEAD_DIM) * BLOCK_C * 2 bytes of
@@ -38,8 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_values(const __
       copy_panels<BLOCK_C, HEAD_DIM, THREADS>(stage_of(block) + P_BYTES, values + key * HEAD_DIM * 2, HEAD_DIM, keys,
                                               HEAD_DIM);
     }
-    commit_copies();  // after the last block the group of copies is empty; wait_copies() expects one group for each
-                      // block
+    commit_copies();  // wait_copies() counts groups, so a block that does not exist has an empty group
   };
   UNROLL for (int block = 0; block < STAGES - 1; ++block) copy(block);
 #pragma unroll 1

@@ -21,8 +21,7 @@
 namespace attn {
 namespace {
 
-/// Returns a made-up time. The hand-written kernel takes a nanosecond for each pair of query and key. The kernel of
-/// another generator takes this time, multiplied by the generator's factor.
+/// Returns a made-up time: a nanosecond for each pair of query and key, times the generator's factor.
 double made_up_seconds(const Case& config) {
   static const std::map<std::string, double> factors = {
       {"hand", 1},           {"search", 0.9},   {"compiler", 4}, {"halide_plain", 5}, {"halide_auto", 4.5},
@@ -118,8 +117,8 @@ TEST(CodegenFindings, OtherProcessesMeasureThePickedCasesAgain) {
   }
 }
 
-// A search chose its constants by their times at one shape, so the claim `search` is about this shape. The claim
-// `search_elsewhere` is about the other shapes. No claim is about a case for which nobody searched.
+// A search chose its constants at one shape. The claim `search` is about this shape, `search_elsewhere` about the
+// others. Neither is about a case for which nobody searched.
 TEST(CodegenFindings, TheShapeOfASearchHasItsOwnClaim) {
   std::vector<Measurement> results = made_up_results(test::avx2());
   std::map<std::string, int> counts;
@@ -143,7 +142,7 @@ TEST(CodegenFindings, SubjectsNameTheGenerator) {
   EXPECT_GT(viable.size(), 8u);
 }
 
-// The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
+// Each claim has advice for a small figure, and advice for a large figure.
 TEST(CodegenFindings, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(

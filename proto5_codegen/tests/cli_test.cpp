@@ -1,5 +1,4 @@
-// Runs the programs as a user runs them: a short run and its records, a missing package, files of winners (the best
-// constants that a search found for each case), and refused arguments.
+// Runs the programs as a user runs them. A file of winners has the best constants that a search found for each case.
 #include <gtest/gtest.h>
 
 #include <algorithm>

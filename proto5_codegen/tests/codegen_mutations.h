@@ -1,5 +1,5 @@
-// Mutations break the hand-written kernels and the plain loops of proto5_codegen on purpose. A mutation replaces the
-// text `from` in the source `file` by the text `to`. The check of a result must notice each mutation.
+// Mutations of the hand-written kernels and the plain loops of proto5_codegen, which a check must notice. A mutation
+// replaces the text `from` in the source `file` by the text `to`.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,4 @@
-// Functions that the tests of proto5_codegen share: they make a case, and run and check the case's kernel on the device
-// under test.
+// For the tests of proto5_codegen: makes cases, and runs and checks their kernels on the device under test.
 #pragma once
 
 #include <filesystem>
@@ -64,7 +63,7 @@ inline Check checked(const CodegenCase& config, double size = 1) {
   return checked(config, random_tensors(config, 1, size));
 }
 
-/// Does what checked() does, but compiles the kernel anew, because the kernel's text may have changed.
+/// checked(), but the kernel is compiled anew, because its text may have changed.
 inline Check checked_anew(const CodegenCase& config) {
   PipelineCache cache(device(), "");
   return checked(config, random_tensors(config, 1), nullptr, cache);

@@ -1,5 +1,5 @@
-// Tests that every generator's kernel of every work agrees with the oracle, and that the checks notice changed inputs
-// and mutated kernels.
+// Tests that every generator's kernels agree with the oracle, and that the checks notice changed inputs and mutated
+// kernels.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -91,8 +91,7 @@ TEST_F(CodegenTest, MutatedKernelsAreNoticed) {
   }
 }
 
-// Kernels with constants that a search may draw agree with the oracle. Kernels with the constants that a search found
-// agree with the oracle, too.
+// Constants that a search may draw, and constants that a search found.
 TEST_F(CodegenTest, SearchedConstantsComputeTheSame) {
   const DeviceInfo& device = test::device().info();
   for (const CodegenWork work : works) {

@@ -1,5 +1,5 @@
-// Tests of the kernels in proto5_codegen/generated, which were compiled ahead of time: their descriptions, hashes and
-// plans. The tests need no GPU and no generator.
+// Tests of the kernels in proto5_codegen/generated, which were compiled ahead of time. The tests need no GPU and no
+// generator.
 #include "proto5_codegen/compiled_ahead.h"
 
 #include <fmt/format.h>
@@ -127,7 +127,7 @@ TEST(CompiledAheadTest, TheScarcestResourceLimitsTheThreadgroups) {
   EXPECT_EQ(room(), 2);
 }
 
-// The error's message is one line, which names the place of the mistake and the mistake.
+// The message is one line, which names the place of the mistake and the mistake.
 TEST(CompiledAheadTest, BadDescriptionsAreErrors) {
   const std::string good =
       R"({"generator": "g", "version": "1", "source_sha256": "x", "kernels": [{"file": "f.cubin",

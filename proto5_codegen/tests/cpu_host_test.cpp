@@ -1,5 +1,5 @@
-// Tests that the kernels compile for other CPUs. Tests also that kernels for vectors of other widths agree with the
-// oracle: this CPU runs these kernels too, because the compiler splits their vectors.
+// Tests that the kernels compile for other CPUs, and that kernels for vectors of other widths agree with the oracle.
+// This CPU runs these kernels, because the compiler splits their vectors.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -34,7 +34,7 @@ TEST_P(CodegenHosts, CompileEveryKernel) {
   for_each_kernel(info, [&](const CodegenCase&, const Plan& plan) { expect_compiles(plan.launches.front().source); });
 }
 
-// OtherHost describes this machine as a host with vectors of `width` floats and with `registers` vector registers.
+// Each host has `registers` vector registers of `width` floats.
 TEST(CodegenVectors, KernelsForEveryWidthAgreeWithTheOracle) {
   for (const auto& [width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
     test::OtherHost host(test::device(), "other", width, registers);

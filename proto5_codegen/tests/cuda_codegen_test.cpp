@@ -1,5 +1,5 @@
-// Tests that the kernels of every generator for GPUs agree with the oracle on lengths that are no multiples of 64, and
-// that the checks notice changed inputs and kernels that are broken on purpose.
+// Tests that the kernels of every generator for GPUs agree with the oracle, and that the checks notice changed inputs
+// and broken kernels.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -53,8 +53,8 @@ int for_each_kernel(const std::string& generator, int64_t tokens, int64_t head_d
   return cases;
 }
 
-/// Checks every kernel of the generator against the oracle. Returns the number of cases: a test compares it with a
-/// least number, so that the test fails if too many cases are skipped.
+/// Checks the generator's kernels against the oracle. Returns the number of cases, so that a test notices if too many
+/// are skipped.
 int check_all(const std::string& generator, const std::vector<int64_t>& lengths) {
   int cases = 0;
   for (const int64_t tokens : lengths) {

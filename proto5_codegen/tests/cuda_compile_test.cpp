@@ -1,5 +1,4 @@
-// Compiles the kernels for a Hopper GPU with the constants that the host gives, and reads the kernels that were
-// compiled ahead of time. The machine needs no GPU.
+// Compiles the kernels for a Hopper GPU, and reads the kernels that were compiled ahead of time. Needs no GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -50,8 +49,7 @@ TEST_F(CodegenCudaCompileTest, EveryKernelOfTheHost) {
   }
 }
 
-// Tests on a GPU run the mutated kernels. The two tests here check that the source has the text that the mutation
-// replaces, and that the mutated kernel compiles to other code.
+// Without a GPU: the sources have the texts that mutations replace, and the mutated kernels compile to other code.
 TEST(CodegenMutationsTest, TextsAreInTheSources) {
   test::expect_texts_in_sources(test::cuda_codegen_mutations(),
                                 [](const test::CodegenMutation& mutation) { return test::path_of(mutation.file); });
@@ -90,8 +88,8 @@ TEST(CodegenCudaPlan, SmallProductsHaveSmallerTilesAndStripes) {
   }
 }
 
-// The numbers of registers and bytes come from the headers of the machine code, because no compiler reports them.
-TEST_F(CodegenCudaCompileTest, MachineCodeIsNotCompiledAgain) {
+// No compiler reports the numbers of registers and bytes of this machine code, so its headers give them.
+TEST_F(CodegenCudaCompileTest, NumbersOfMachineCodeAreRead) {
   for (const std::string generator : {"triton", "tilelang", "halide_gpu"}) {
     const auto index = read_ahead_index(generator);
     ASSERT_TRUE(index);

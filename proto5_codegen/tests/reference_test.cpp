@@ -1,4 +1,4 @@
-// Tests of the oracle: results that can be worked out by hand, the tolerance, and the sample of rows.
+// Tests of the oracle: results by hand, the tolerance, and the sample of rows.
 #include "proto5_codegen/reference.h"
 
 #include <gtest/gtest.h>

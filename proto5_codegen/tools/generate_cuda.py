@@ -119,7 +119,7 @@ def source_lines(generator, work):
 # ---- compile
 
 def checked(parameters, work):
-    """Gives tensors the experiment's names, and returns the parameters. An unknown name fails an assertion."""
+    """Gives tensors the experiment's names. An unknown name fails an assertion."""
     for parameter in parameters:
         if "tensor" in parameter:
             parameter["tensor"] = TENSORS[work].get(parameter["tensor"], parameter["tensor"])
@@ -161,8 +161,7 @@ def compile_all(options):
     generator, = options.generator
     options.candidates.mkdir(parents=True, exist_ok=True)
     made, start = [], time.perf_counter()
-    # Only the pool's processes import generators. These processes end by os._exit, because some generators crash at a
-    # normal end.
+    # Only the pool's processes import generators. They end by os._exit, because some generators crash at a normal end.
     with concurrent.futures.ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), atexit.register,
                                                 (os._exit, 0)) as pool:
         try:
@@ -188,8 +187,7 @@ def compile_all(options):
 # ---- tune
 
 def of_lengths(said, lengths):
-    """Returns the value of a grid's side or an integer argument: the product of the lengths that `of` names, divided by
-    `per` and rounded up."""
+    """Returns the product of the lengths that `of` names, divided by `per` and rounded up."""
     return -(-math.prod(lengths[name] for name in said["of"]) // said.get("per", 1))
 
 
@@ -216,15 +214,14 @@ class Cuda:
         return module, function
 
     def tensor_map(self, tensor, parameter, lengths):
-        """Makes a CUtensorMap of a tensor [heads, rows, columns]. Returns the memory that holds the map, and the map's
-        address, a multiple of 64."""
+        """Makes a CUtensorMap of a tensor [heads, rows, columns]. Returns its memory and its address."""
         bf16 = tensor.element_size() == 2
         columns, rows = lengths[parameter["columns"]], lengths[parameter["rows"]]
         element = tensor.element_size()
         memory = (ctypes.c_uint8 * 192)()
         place = ctypes.addressof(memory) + -ctypes.addressof(memory) % 64
-        # Enumerators of cuda.h: the type 9 is bf16 and 7 is f32; the swizzles are 0 to 3; after the swizzle, 2 promotes
-        # reads to 128 bytes in the L2 cache.
+        # Enumerators of cuda.h: type 9 is bf16 and 7 is f32; the 2 after the swizzle promotes reads to 128 bytes in the
+        # L2 cache.
         self.check(self.lib.cuTensorMapEncodeTiled(
             ctypes.c_void_p(place), 9 if bf16 else 7, 3, ctypes.c_void_p(tensor.data_ptr()),
             (ctypes.c_uint64 * 3)(columns, rows, lengths["all_heads"]),
@@ -234,7 +231,7 @@ class Cuda:
         return memory, place
 
     def arguments(self, kernel, tensors, lengths, numbers):
-        """Returns pointers to the values of all parameters, and the objects that hold the values."""
+        """Returns pointers to the values of all parameters, and the objects that keep the values alive."""
         alive, pointers = [], []
         for parameter in kernel["parameters"]:
             kind, of = parameter["kind"], parameter.get("of", [])
@@ -337,16 +334,15 @@ def seconds_of(torch, cuda, kernel, code, inputs):
 
 
 def in_turn(kernels):
-    """Sorts candidates: the first candidate of every problem, then the second candidate of every problem, and so on. So
-    a search that ends early favours no problem."""
+    """Sorts candidates: number 0 of every problem, then number 1 of every problem, and so on. So a search that ends
+    early favours no problem."""
     return sorted(kernels, key=lambda kernel: kernel["candidate"])
 
 
 def tune_some(candidates, log_path, generator, minutes):
     """Times candidates until all were tried, or the time is over. Before a candidate runs, the log gets an entry that
-    says that the candidate failed. The candidate's result replaces this entry. If the kernel hangs, an alarm ends this
-    process, and the entry stays. After a fault of the kernel the CUDA context is lost, so the process logs the error,
-    and ends."""
+    says that it failed; the result replaces this entry. So the entry stays if the kernel hangs, and an alarm ends this
+    process. After a fault of the kernel the CUDA context is lost, so the process logs the error, and ends."""
     import torch
     index, log = json.loads((candidates / f"{generator}.json").read_text()), json.loads(log_path.read_text())
     cuda = Cuda()

@@ -2,10 +2,10 @@
 // `halide_tuned`. The search takes the same time for each case. The program writes the winners, with the log of the
 // search, to proto5_codegen/tuned/ARCH.json.
 //
-// Candidates are drawn at random. In the second half of the time, every second candidate is the best candidate so far
-// with one constant drawn anew. The time of a candidate is the time of the fastest of a few launches. A candidate is
-// checked against the oracle before it becomes the best. At the end the launches of the best candidate and of the usual
-// constants take turns. If the usual constants are faster, the winner has no constants of its own.
+// Candidates are drawn at random. In the second half of the time, every second candidate is the best one so far with
+// one constant drawn anew. A candidate is timed by the fastest of a few launches, and checked against the oracle before
+// it becomes the best. At the end the best candidate and the usual constants are launched in turn. If the usual
+// constants are no slower, the winner has no constants of its own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ struct Search {
     return device.submit(encoder).at(0);
   }
 
-  /// Returns the seconds of the fastest of at most `launches` launches of a candidate.
+  /// Returns the seconds of the fastest launch of a candidate.
   double time(const FunctionConstants& constants) const {
     const std::unique_ptr<CodegenProblem> made = problem(constants);
     double fastest = launch_s(*made);
@@ -96,8 +96,7 @@ Json as_json(const FunctionConstants& constants) {
   return json;
 }
 
-/// Returns the winner of a case with the log of the search, or null if there is nothing to search or the search found
-/// nothing.
+/// Returns the winner of a case with the log of the search, or null if there is none.
 Json search(Device& device, PipelineCache& pipelines, const CodegenCase& config, double seconds) {
   const SearchSpace space = search_space(config, device.info());
   if (space.empty() || !codegen_plan(config, device.info()).unable.empty()) return nullptr;

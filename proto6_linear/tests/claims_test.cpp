@@ -1,5 +1,5 @@
-// The claims turn results into duels (pairs of cases that are measured in turn) and conclusions. The tests run these
-// pure functions on made-up results. This file also tests the search for the crossover.
+// The claims turn results into duels (pairs of cases that are measured in turn) and conclusions. The tests run the
+// claims' functions, and the search for the crossover, on made-up results.
 #include "proto6_linear/claims.h"
 
 #include <fmt/format.h>
@@ -26,9 +26,9 @@
 namespace attn {
 namespace {
 
-/// Returns a made-up time. Linear attention in one pass takes a nanosecond for each token and head, softmax attention a
-/// nanosecond for each 500 pairs of tokens. The variant `phases` takes two and a half times as long as one pass. A gate
-/// by head or by token adds a fifth to the time, a gate by channel doubles the time. Chunks of 32 are the fastest.
+/// Returns a made-up time: for one pass of linear attention a nanosecond for each token and head, for softmax attention
+/// a nanosecond for each 500 pairs of tokens. `phases` takes two and a half times as long as one pass. A gate by head
+/// or by token adds a fifth, a gate by channel doubles the time. Chunks of 32 are the fastest.
 double linear_seconds(const Case& config) {
   const double tokens =
       static_cast<double>(config.integer("q_len") * config.integer("heads") * config.integer("batch"));
@@ -268,8 +268,8 @@ TEST(CrossoverTest, SearchesOfDifferentCasesStaySeparate) {
   }
 }
 
-// The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large. The
-// claims `chunk_64` and `chunk_128` are about the chunks at head_dim 64 and at head_dim 128.
+// Each claim has advice for a small figure, and advice for a large figure. The claims `chunk_64` and `chunk_128` are
+// about the chunks at head_dim 64 and at head_dim 128.
 TEST(LinearFindings, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(

@@ -1,4 +1,4 @@
-// Runs the program as a user runs it: a short run and its records, a search for the crossover, and refused arguments.
+// Runs the program as a user runs it.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -34,7 +34,7 @@ TEST_F(LinearCliTest, RecordsOfAHostScanHaveTheTimeOfEachPart) {
 }
 
 // The search doubles the length from 16 tokens on. Each probe leaves the records of both kernels. A resumed run does
-// not measure the recorded cases again, even if an added length makes the run search again.
+// not measure the recorded cases again, even if it searches again because of an added length.
 TEST_F(LinearCliTest, FindsTheCrossover) {
   const std::string line = small_shape +
                            "--axis variant=softmax,fused --axis scan=none --axis gate=none --axis lengths=equal "

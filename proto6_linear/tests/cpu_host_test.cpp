@@ -1,5 +1,5 @@
-// Tests that the cpu kernels compile for hosts of several families. Tests also that the kernels agree with the oracle
-// with vectors of several widths, and with stores that bypass the caches.
+// Tests that the cpu kernels compile for hosts of several families, and that they agree with the oracle with vectors of
+// several widths and with stores that bypass the caches.
 #include <gtest/gtest.h>
 
 #include <memory>

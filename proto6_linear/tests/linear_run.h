@@ -12,8 +12,8 @@
 
 namespace attn {
 
-/// Returns the case in another form: with another variant and scan. On a GPU the fused kernel takes only 16-bit types
-/// and chunks of 64. So there the fused form of a case gets chunks of 64, and bf16 in the place of f32.
+/// Returns the case with another variant and scan. On a GPU the fused kernel takes only 16-bit types and chunks of 64,
+/// so there a fused case gets chunks of 64, and bf16 in the place of f32.
 inline LinearCase in_form(LinearCase config, const std::string& variant, const std::string& scan = "none") {
   LinearConfig& linear = config.linear;
   linear.variant = variant;
@@ -26,8 +26,8 @@ inline LinearCase in_form(LinearCase config, const std::string& variant, const s
   return config;
 }
 
-/// Returns a case with three ragged sequences. The sequence in the middle is empty. In the variants with chunks the
-/// first sequence has several whole chunks and a part of a chunk. head_dim and value_dim are no powers of two.
+/// Returns a case with three ragged sequences, of which the second is empty. The first sequence has several whole
+/// chunks and a part of a chunk. head_dim and value_dim are no powers of two.
 inline LinearCase small_case(const std::string& variant = "phases", const std::string& scan = "passes") {
   LinearCase config;
   LinearConfig& linear = config.linear;
@@ -43,8 +43,8 @@ inline LinearCase small_case(const std::string& variant = "phases", const std::s
   return in_form(config, variant, variant == "phases" ? scan : "none");
 }
 
-/// Returns the case as the experiment would make it: all_rows is set, and a normalised case gets the feature map elu1
-/// in the place of identity, because with identity the divisor would have terms of both signs.
+/// Returns the case as the experiment would make it. With the feature map `identity` the divisor would have terms of
+/// both signs, so a normalised case gets `elu1`.
 inline LinearCase completed(LinearCase config) {
   LinearConfig& linear = config.linear;
   linear.all_rows = 0;
@@ -104,7 +104,7 @@ inline std::string words(const LinearCase& config) {
          std::string(name(linear.dtype));
 }
 
-/// Returns the case in each form that can run it: phases with each scan, fused, recurrent.
+/// Returns the case in each form that the device under test can run.
 inline std::vector<LinearCase> forms(const LinearCase& config) {
   std::vector<LinearCase> all;
   for (const auto& [variant, scan] : {std::pair{"phases", "passes"},

@@ -101,7 +101,7 @@ TEST_F(LinearTest, Lengths) {
   }
 }
 
-// Without initial states all sequences begin at zero, and the kernel writes no final states.
+// Sequences begin at zero, and the kernel writes no final states.
 TEST_F(LinearTest, StatesMayBeAbsent) {
   LinearCase config = small_case();
   config.with_state = false;
@@ -128,8 +128,8 @@ TEST_F(LinearTest, DecaysNearZeroAndOne) {
 
 // ---- NaN and infinity
 
-/// Sets an element of the token `token` to `value`, in Q, K, V or the gate (`where` is 'q', 'k', 'v' or 'g'). Returns
-/// the error that the check finds, or an empty text.
+/// Sets an element of a token to `value`, in Q, K, V or the gate (`where` is 'q', 'k', 'v' or 'g'). Returns the error
+/// that the check finds, or an empty text.
 std::string difference_with(const LinearCase& config, char where, int64_t token, float value,
                             PipelineCache& cache = test::pipelines()) {
   const LinearCase whole = completed(config);
@@ -156,9 +156,9 @@ std::vector<LinearCase> forms_and_bf16(LinearCase config) {
   return all;
 }
 
-// A NaN of a token in K, V or the gate reaches this token and the later tokens of the sequence and head, and no other
-// tokens. (A gate by head belongs to all tokens of the head.) A NaN in Q reaches only its own token. A NaN in V reaches
-// only its own column. The token is the first or the last token of a chunk of 32, or a token between them.
+// A NaN in K, V or the gate reaches its token and the later tokens of the sequence and head, and no others. (A gate by
+// head belongs to all tokens of the head.) A NaN in Q reaches only its own token. A NaN in V reaches only its own
+// column. The tokens are the first and the last of a chunk of 32, and one within a chunk.
 TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
   test::Some some(31);
   for (const Gate gate : all_gates) {
@@ -268,7 +268,6 @@ TEST_F(LinearTest, ChangesThatLoseOrSpreadNaNOrInfinityAreCaught) {
   }
 }
 
-/// Returns the rows `first` to `first + count - 1` of a tensor.
 Tensor rows_of(const Tensor& tensor, int64_t first, int64_t count) {
   Tensor part = Tensor::zeros(tensor.batch, tensor.heads, count, tensor.dim, tensor.dtype, tensor.layout);
   std::vector<double> row(static_cast<size_t>(tensor.dim));
@@ -283,8 +282,7 @@ Tensor rows_of(const Tensor& tensor, int64_t first, int64_t count) {
   return part;
 }
 
-// Each sequence runs in three parts. Each part begins with the final state of the previous part. The oracle has whole
-// sequences.
+// Each sequence runs in three parts, each from the final state of the previous one. The oracle has whole sequences.
 TEST_F(LinearTest, PartsAreChainedByStates) {
   for (const Gate gate : all_gates) {
     LinearCase config = small_case();
@@ -360,7 +358,7 @@ TEST_F(LinearTest, ScanFormsAgree) {
   }
 }
 
-// Every second threadgroup is delayed before it publishes its sums. The next threadgroups look farther back, or wait.
+// Every second threadgroup publishes its sums late, so that later threadgroups look farther back, or wait.
 TEST_F(LinearTest, LookBackOverSlowPredecessors) {
   for (const Gate gate : {GATE_NONE, GATE_TOKEN, GATE_CHANNEL}) {
     for (const int64_t delay : {20000, 400000}) {
@@ -390,8 +388,7 @@ TEST_F(LinearTest, SegmentsOfTheFusedForm) {
   }
 }
 
-// The errors of sums in f32 grow with the number of tokens. The errors stay below the tolerance, which grows with the
-// square root of the number of tokens. The test records the share of the tolerance that the errors reach.
+// The errors of long sums stay below the tolerance. The test records the share of the tolerance that they reach.
 TEST_F(LinearTest, ErrorsGrowSlowly) {
   for (const auto& [variant, scan, longest] : {std::tuple{"fused", "none", 1000000}, {"phases", "lookback", 10000}}) {
     for (const int64_t tokens : {1000, longest}) {
@@ -448,8 +445,7 @@ TEST_F(LinearTest, MutationsAreCaught) {
 
 // ---- faults among 65,536 tokens: reference.cpp says why the check notices them
 
-/// Returns a case as long as the longest case in the quick sweep of a GPU. On a cpu the heads of the case are narrow,
-/// so that the test is short.
+/// Returns a case of 65,536 tokens. On a cpu its heads are narrow, so that the test is short.
 LinearCase long_case(DType dtype, Gate gate) {
   LinearCase config;
   LinearConfig& linear = config.linear;
@@ -463,11 +459,9 @@ LinearCase long_case(DType dtype, Gate gate) {
   linear.gate = gate;
   return completed(config);
 }
-constexpr int64_t rows_of_long_case =
-    6000;  // the oracle computes this many rows, in each head one row of every 22 tokens
+constexpr int64_t rows_of_long_case = 6000;  // the oracle's rows: in each head one of every 22 tokens
 
-/// Runs the case with K and the gate of `changed`. The other inputs, and all inputs of the oracle, are those of
-/// `shared`.
+/// Runs the case with K and the gate of `changed`; all else, also the oracle, takes the inputs of `shared`.
 Check check_changed(const LinearCase& config, const std::shared_ptr<SharedInputs>& shared,
                     const LinearInputs& changed) {
   const auto upload = [&](const LinearInputs& inputs) {
@@ -480,8 +474,8 @@ Check check_changed(const LinearCase& config, const std::shared_ptr<SharedInputs
   return check;
 }
 
-// A kernel that loses tokens computes the same as a kernel that gets keys of 0 for these tokens. A kernel whose decays
-// are off by one computes with the gate of the next token or, under GATE_HEAD, with the gate of the next head.
+// A kernel that loses tokens computes as with keys of 0 for these tokens. A kernel whose decays are off by one computes
+// with the gate of the next token or, under GATE_HEAD, of the next head.
 TEST_F(LinearTest, FaultsAmongManyTokensAreCaught) {
   test::Some some(3);
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -525,8 +519,8 @@ TEST_F(LinearTest, FaultsAmongManyTokensAreCaught) {
   }
 }
 
-// In the last row of each head all elements are 1 % too large. No element is beyond the tolerance of an element, but
-// the row is beyond the tolerance of a row.
+// In the last row of each head all elements are 1 % too large. No element exceeds its own tolerance, but the row
+// exceeds the row's.
 TEST_F(LinearTest, ARowThatIsTooLargeIsCaught) {
   const LinearCase config = completed(in_form(long_case(DType::bf16, GATE_NONE), "fused"));
   if (!linear_plan(config, test::device().info()).unable.empty()) GTEST_SKIP() << "the device has no kernel";
@@ -540,14 +534,13 @@ TEST_F(LinearTest, ARowThatIsTooLargeIsCaught) {
   shared->q.upload(q.data.data(), q.bytes());
   const Check check = run_linear(config, shared).check;
   EXPECT_FALSE(check.ok);
-  // A GPU rounds sums towards zero, so on a GPU an element may be beyond its tolerance too.
+  // A GPU rounds sums towards zero, so there an element may exceed its tolerance too.
   if (!on_cuda) {
     EXPECT_TRUE(check.worst.starts_with("mean error of o")) << check.worst;
   }
 }
 
-// The case has 1024 chunks. Some mutations make the state, but not the outputs, lose tokens of one chunk. The other
-// mutations make the decay of every chunk wrong.
+// The case has 1024 chunks.
 TEST_F(LinearTest, MutationsAmongManyTokensAreCaught) {
   for (const test::LinearMutation& mutation : test::long_mutations(on_cuda)) {
     LinearCase config = long_case(DType::bf16, mutation.gate);

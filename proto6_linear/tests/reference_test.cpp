@@ -1,5 +1,5 @@
-// Tests that the oracle agrees with the quadratic formula, which carries no state from token to token, and that the
-// oracle's tolerances are not too large. Tests also the values of sampled rows.
+// Tests that the oracle agrees with the quadratic formula, which carries no state from token to token, that its
+// tolerances are not too large, and that sampled rows have the right values.
 #include "proto6_linear/reference.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ double feature_of(const std::string& name, double x) {
   return name == "elu1" ? (x > 0 ? x + 1 : std::exp(x)) : name == "relu" ? std::max(x, 0.0) : x;
 }
 
-/// Computes o[row][e] of one sequence and head: the sum of the terms of all tokens that the row sees. Each term is
-/// multiplied by the decays of the later tokens up to the row.
+/// Computes o[row][e] of one sequence and head: the sum of the terms of all tokens that the row sees, each multiplied
+/// by the decays of the later tokens up to the row.
 struct Quadratic {
   const LinearCase& config;
   const LinearInputs& inputs;
@@ -124,8 +124,8 @@ LinearReference of_tokens(int64_t tokens, DType dtype, int64_t rows) {
   return reference_linear(config.linear, random_inputs(config, 5), double_precision("identity"), rows, 1);
 }
 
-// The tolerance that the project asks for is 1e-4 plus 1e-3 of the result. The test takes the root mean square
-// of a row in the place of the result, because cancellation leaves some elements nearly 0.
+// The project asks for 1e-4 plus 1e-3 of the result. The test takes the root mean square of a row in the place of the
+// result, because cancellation leaves some elements nearly 0.
 TEST(LinearReferenceTest, TolerancesOfF32AreTighterThanAskedFor) {
   for (const int64_t tokens : {16, 1024, 20000}) {
     const LinearReference reference = of_tokens(tokens, DType::f32, 64);
