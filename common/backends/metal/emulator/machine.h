@@ -1,5 +1,5 @@
 // Runs the threads of a kernel on one host thread. A thread runs until its next barrier, simdgroup function or atomic
-// operation. Then the next thread takes its turn.
+// operation, or until it reads threadgroup memory that no thread has written. Then the next thread takes its turn.
 #pragma once
 
 #include <cstdint>
