@@ -14,8 +14,8 @@ const Backend* find_backend(std::string_view name) {
   return found == backends().end() ? nullptr : &*found;
 }
 
-/// Returns the backend of a spec. Throws BadInput for an unknown backend and for an option of a backend that takes
-/// none, and DeviceMissing if this build lacks the device.
+/// Returns the backend of a spec. Throws BadInput for an unknown backend and for options of a backend that takes no
+/// options, and DeviceMissing if this build lacks the device.
 const Backend& backend_of(std::string_view spec) {
   const Backend* const backend = find_backend(spec.substr(0, spec.find(':')));
   if (!backend) throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, Device::known_specs()));

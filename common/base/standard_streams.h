@@ -1,5 +1,5 @@
 // The descriptors 0, 1 and 2 of a program. A caller may have closed a descriptor, or connected the descriptor with a
-// full disk or with a pipe that nobody reads.
+// file on a full disk or with a pipe that nobody reads.
 #pragma once
 
 #include <string_view>

@@ -14,7 +14,7 @@ enum class Align { left, right };
 std::string text_table(const std::vector<std::vector<std::string>>& rows, Align align);
 
 /// Returns a paragraph in lines of at most `width` characters, broken at spaces; lines after the first begin with
-/// `indent` spaces. A word that is longer than `width` stands alone on its line.
+/// `indent` spaces. A word that does not fit into `width` stands alone on its line.
 std::string wrapped(const std::string& text, size_t width, size_t indent);
 
 /// Returns a time in the unit that fits: "1.234 s", "12.34 ms", "123.4 us", "56.7 ns".

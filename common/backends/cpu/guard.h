@@ -23,10 +23,10 @@ inline constexpr int guarded_seconds = 10;
 /// guarded_seconds of the thread's CPU time. Memory that the kernel wrote before the fault stays written, so after a
 /// fault no data of this process can be trusted.
 ///
-/// This function handles the signals of these faults, and the timer's signal SIGURG, only while a guarded kernel runs.
-/// At other times the signals have the effect that they had before the first call: if a handler was installed then, the
-/// handler of this function calls that handler. While a guarded kernel runs on the main thread, RLIMIT_STACK is at most
-/// 64 MiB.
+/// The first call installs handlers for the signals of these faults, and for the timer's signal SIGURG. A signal that
+/// comes while its thread runs no guarded kernel has the same effect as before the installation. In particular, the new
+/// handlers call the handlers that they replaced. While a guarded kernel runs on the main thread, RLIMIT_STACK is at
+/// most 64 MiB.
 std::optional<KernelFault> run_guarded(void (*kernel)(const void* parameters, const Threadgroup* group),
                                        const void* parameters, const Threadgroup* group);
 

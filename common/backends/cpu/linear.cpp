@@ -11,7 +11,8 @@ namespace {
 
 size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
 
-/// The register tile has `rows` rows of `vectors` vectors each. It leaves a quarter of the registers to operands.
+/// The part of a matrix product that a thread accumulates in registers: `rows` rows of `vectors` vectors each. A
+/// quarter of the vector registers is left for operands.
 struct ProductTile {
   int64_t rows, vectors;
 };
@@ -32,8 +33,8 @@ class CpuLinear : public LinearOperation {
   }
 
   /// Returns how many rows of the state a threadgroup of a scan takes. With fewer rows there are more threadgroups. So
-  /// the function halves the number of rows until the threadgroups fill the device. The function stops earlier at an
-  /// odd number of rows, and at 8 rows or fewer.
+  /// the function halves the number of rows until there are scan_groups() threadgroups. The function stops earlier at
+  /// an odd number of rows, and at 8 rows or fewer.
   int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const override {
     int64_t rows = config.head_dim;
     while (rows % 2 == 0 && rows > 8 &&

@@ -15,7 +15,7 @@ namespace attn {
 
 namespace {
 
-// What the JIT's session says in this thread while load() looks up a kernel, if the look-up fails.
+// The errors that the JIT's session has reported in this thread during the current load().
 thread_local std::string link_messages;
 
 // A kernel's code: its library in the session, and the constants that the kernel reads at run time.

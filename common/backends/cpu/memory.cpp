@@ -12,8 +12,8 @@
 namespace attn {
 namespace {
 
-/// Maps memory of `bytes` bytes. The size and the address are multiples of huge_page_bytes. Returns null if there is
-/// too little memory.
+/// Maps `bytes` bytes of memory at a multiple of huge_page_bytes. `bytes` must be a multiple of huge_page_bytes too.
+/// Returns null if there is too little memory.
 void* map(size_t bytes) {
   constexpr size_t huge = CpuMemory::huge_page_bytes;
   void* const all = mmap(nullptr, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

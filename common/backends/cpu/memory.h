@@ -8,9 +8,9 @@ namespace attn {
 
 /// Memory for buffers, aligned to Device::buffer_alignment.
 ///
-/// Blocks of 2 MiB and more lie on huge pages if the system grants huge pages. allocate() maps new memory for each of
-/// these blocks. malloc() might reuse memory that lies on small pages, and then two buffers of one size would not be
-/// equally fast.
+/// Blocks of 2 MiB and more lie on huge pages if the system grants huge pages. For each of these blocks, allocate()
+/// maps new memory. malloc() might instead reuse memory on small pages, and then two buffers of the same size would not
+/// be equally fast.
 class CpuMemory {
  public:
   CpuMemory() = default;

@@ -57,17 +57,17 @@ namespace {
 
 constexpr const char* multiply_add = "multiply_add";
 
-/// An instruction and its place in a section.
+/// An instruction of a section of code.
 struct Placed {
-  uint64_t at;
+  uint64_t at;  // the address
   std::vector<std::string> classes;
   std::optional<uint64_t> target = {};  // the address to which a branch goes
 };
 
-/// Returns CodeContents::loop: the loop with the most multiply-adds among the innermost loops.
+/// Returns the counts for CodeContents::loop. A loop is the code from the target of a backward branch to this branch.
 std::map<std::string, int> busiest_loop(const std::vector<Placed>& code) {
   std::map<std::string, int> busiest;
-  std::optional<size_t> last_end;  // index of the last instruction of the previous loop
+  std::optional<size_t> last_end;  // index of the previous backward branch
   for (size_t end = 0; end < code.size(); ++end) {
     const std::optional<uint64_t> target = code[end].target;
     if (!target || *target > code[end].at) continue;

@@ -16,8 +16,8 @@ inline void pause() {
 #endif
 }
 
-// After this many iterations a spinning thread yields its core. On a machine with fewer free cores than threads, a
-// thread that did not yield could occupy the core that the awaited thread needs.
+// After this many iterations a spinning thread yields its core in each iteration. On a machine with fewer free cores
+// than threads, the spinning thread could otherwise occupy the core that the awaited thread needs.
 constexpr int spins_before_yield = 2000;
 
 template <typename Condition>

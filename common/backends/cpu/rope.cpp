@@ -15,8 +15,8 @@ int64_t factors(const RopeConfig& config) {
 
 class CpuRope : public RopeOperation {
  public:
-  /// A tile has at most 64 rows, and usually fewer, so that the cosines of its rows stay in the caches. If there are
-  /// enough rows, every thread gets at least four tiles.
+  /// A tile has at most 64 rows, and usually fewer, so that the cosines and sines of its rows stay in the caches. If
+  /// there are enough rows, every thread gets at least four tiles.
   RopeTiles tiles(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) const override {
     constexpr int64_t floats = 8192, most = 64;
     const int64_t pairs = config.rotary_dim / 2;

@@ -320,7 +320,7 @@ class CudaDevice : public Device {
   }
 
   // Makes the device's context current to the calling thread. If the device's context is the primary context, the
-  // destructor restores the previous context. If the device then works on its own stream, not on a caller's stream, the
+  // destructor restores the previous context. If the device works in the primary context, but on its own stream, the
   // constructor also relaxes the thread's capture mode: until the destructor runs, the thread may make calls that CUDA
   // otherwise forbids while another stream is captured.
   class Current {

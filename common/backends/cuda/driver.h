@@ -41,9 +41,9 @@ namespace attn {
 struct CudaDriver {
   CudaDriver();
   ATTN_DRIVER_FUNCTIONS(ATTN_DECLARE)
-  // Form v2 of cuCtxCreate, which every driver has. cuda.h of CUDA 13 declares only form v4.
+  // Every driver has cuCtxCreate_v2, but cuda.h of CUDA 13 declares only cuCtxCreate_v4.
   CUresult (*cuCtxCreate_v2)(CUcontext* context, unsigned flags, CUdevice device) = nullptr;
-  // Form v2 of cuStreamGetCaptureInfo, which drivers have from CUDA 11.3 on. cuda.h of CUDA 13 declares only form v3.
+  // Drivers have cuStreamGetCaptureInfo_v2 from CUDA 11.3 on, but cuda.h of CUDA 13 declares only version 3.
   CUresult (*cuStreamGetCaptureInfo_v2)(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                         const CUgraphNode** dependencies, size_t* count) = nullptr;
 };

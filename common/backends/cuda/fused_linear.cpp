@@ -55,8 +55,8 @@ int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int
     const int64_t length = divided_up(chunks, segments), actual = divided_up(chunks, length);
     const int64_t tasks = slots * actual, grid = std::min(units, tasks);
     const bool cached = static_cast<double>(grid * length) * chunk_bytes <= cache_bytes;
-    const double twice = static_cast<double>(actual - 1) /
-                         static_cast<double>(actual);  // the share of segments that count as read twice
+    // The share of segments that count as read twice.
+    const double twice = static_cast<double>(actual - 1) / static_cast<double>(actual);
     const double task = static_cast<double>(length) * (1 + (cached ? again_cached : again) * twice) + look_back +
                         look_back_each * static_cast<double>(reach_of(grid, slots));
     const double time = static_cast<double>(divided_up(tasks, units)) * task;

@@ -1,5 +1,5 @@
-// The fused form of linear attention on Hopper (common/linear/kernels/fused.cuda.cu): the shapes that the kernel takes,
-// its plan, and its parameters.
+// The fused kernel of linear attention on Hopper (common/linear/kernels/fused.cuda.cu): the shapes that the kernel
+// takes, the plan of a launch, and the kernel's parameters.
 #pragma once
 
 #include <cstddef>

@@ -28,7 +28,7 @@ FusedShape fused_shape(const LinearConfig& config) {
           .segments = config.segments};
 }
 
-/// The memory that threadgroups of the fused form share.
+/// The memory that threadgroups of the fused kernel share.
 class FusedWorkspace : public LinearWorkspace {
  public:
   FusedWorkspace(Device& device, const FusedShape& shape)

@@ -7,7 +7,7 @@
 namespace attn {
 namespace {
 
-constexpr int threads = 128, copy_threads = 256;  // the kernels have the same numbers (ceiling.h)
+constexpr int threads = 128, copy_threads = 256;  // ceiling.h has the same numbers for Metal
 constexpr int accumulators = 8;                   // independent chains of multiply-adds in a thread
 
 /// The kernels that measure the device's ceilings: its highest rates of arithmetic, of copies and of reads.

@@ -12,8 +12,8 @@ namespace {
 class MetalRope : public RopeOperation {
  public:
   /// A unit of a row is a pair of elements to rotate, or an element to copy. A thread computes a unit in up to
-  /// rope_heads heads, and several units if a row has more than rope_threads units. A threadgroup gets the most rows
-  /// whose units each get a thread of their own, but at least one row.
+  /// rope_heads heads, and several units if a row has more than rope_threads units. A threadgroup gets as many rows as
+  /// it has threads for, with one thread for each unit, but at least one row.
   RopeTiles tiles(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& /*device*/) const override {
     const int64_t units = config.head_dim - config.rotary_dim / 2;
     return {.group = 1,

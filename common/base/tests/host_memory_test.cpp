@@ -49,12 +49,12 @@ TEST_F(HostMemoryTest, AGroupMayHaveLessThanTheMachine) {
   write("proc/self/cgroup", "0::/outer/inner\n");
   write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
   write("sys/fs/cgroup/outer/inner/memory.current", "10\n");
-  EXPECT_EQ(available(), 4000 * 1024) << "the word max means that the group has no limit";
+  EXPECT_EQ(available(), 4000 * 1024) << "the word max was taken as a limit";
   write("sys/fs/cgroup/outer/memory.max", "3000\n");
   write("sys/fs/cgroup/outer/memory.current", "2500\n");
-  EXPECT_EQ(available(), 500) << "the limit of the outer group counts too";
+  EXPECT_EQ(available(), 500) << "the limit of the outer group was ignored";
   write("sys/fs/cgroup/outer/memory.stat", "anon 2300\ninactive_file 200\nactive_file 7\n");
-  EXPECT_EQ(available(), 700) << "memory of inactive cached files counts as free";
+  EXPECT_EQ(available(), 700) << "inactive cached files were not counted as free";
 }
 
 TEST_F(HostMemoryTest, GroupsOfVersion1) {

@@ -7,7 +7,7 @@
 namespace attn {
 namespace {
 
-TEST(ShellTest, ALabelledCommandFitsTheWidth) {
+TEST(ShellTest, ALabelledCommandIsBrokenBetweenArguments) {
   EXPECT_EQ(labelled_command("run:  ", {"a", "-b"}, 10), "run:  a -b\n");
   EXPECT_EQ(labelled_command("run:  ", {"a", "-b"}, 9), "run:\n  a -b\n");
   EXPECT_EQ(labelled_command("run:  ", {"program", "--one", "--two"}, 18), "run:\n  program --one \\\n    --two\n");

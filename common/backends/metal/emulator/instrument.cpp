@@ -311,7 +311,8 @@ void Instrumenter::access(llvm::Instruction& instruction, llvm::Value* address, 
   touch(instruction, address, number(bytes, 64), writes, atomic, alignment.value());
 }
 
-// Whether a value is a constant whose elements are all finite. Returns false for a vector with unlike elements.
+// Whether a value is a constant whose elements are all finite. Undefined values count as finite. Constant vectors whose
+// elements differ do not count as finite.
 bool is_finite(const llvm::Value* value) {
   const auto* const constant = llvm::dyn_cast<llvm::Constant>(value);
   if (!constant) return false;

@@ -1,5 +1,5 @@
 // Runs the threads of a kernel on one host thread. A thread runs until its next barrier, simdgroup function or atomic
-// operation. Then the next thread takes its turn.
+// operation, or until it reads threadgroup memory that no thread has written. Then the next thread takes its turn.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct Code {
 
 /// The gap between two arrays in threadgroup memory, so that an access beyond an array is found.
 inline constexpr size_t threadgroup_gap_bytes = 256;
-/// The bytes of the array that stands for threadgroup memory. There is room for all that a launch may use, and for the
-/// gaps.
+/// The bytes of the array that stands for threadgroup memory. There is room for the 32 KB that a launch may use, and
+/// for at least 1900 gaps.
 inline constexpr size_t threadgroup_arena_bytes = size_t{1} << 20;
 
 /// The symbols that compiled code calls, and their addresses.

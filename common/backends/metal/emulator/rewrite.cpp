@@ -116,8 +116,8 @@ bool declares_variable(const std::vector<Token>& tokens, size_t at) {
 
 bool is_space(std::string_view word) { return word == "device" || word == "constant" || word == "threadgroup"; }
 
-// Whether the ")" at `at` ends the parameters of a member function such as `f() const device {`. This function has a
-// body, and is only for objects in device, constant or threadgroup memory.
+// Whether the ")" at `at` ends the parameters of a member function such as `f() const device {`, which has a body and
+// is only for objects in device, constant or threadgroup memory.
 bool is_member_of_space(const std::vector<Token>& tokens, size_t at) {
   const auto word = [&](size_t i) { return i < tokens.size() ? tokens[i].text : std::string_view(); };
   if (word(++at) == "const") ++at;

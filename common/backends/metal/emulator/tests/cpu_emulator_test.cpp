@@ -45,7 +45,8 @@ std::vector<float> run(const Case& test) {
     if (test.threadgroup_bytes > 0) launch.threadgroup_bytes[0] = test.threadgroup_bytes;
     kernel.run(launch);
     if (order == 0) first = out;
-    EXPECT_EQ(std::memcmp(first.data(), out.data(), out.size() * 4), 0) << "order " << order;
+    EXPECT_EQ(std::memcmp(first.data(), out.data(), out.size() * 4), 0)
+        << "other results in order " << order << " than in order 0";
   }
   return first;
 }

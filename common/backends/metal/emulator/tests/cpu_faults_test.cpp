@@ -19,8 +19,8 @@ std::string line_for(const std::string& device, const std::string& axes) {
   return line;
 }
 
-// Returns a regular expression for what the program prints: the kind of the fault, the thread, the word, and a line
-// number in the faulty file or in metal.h.
+// Returns a regular expression for what the program prints. For most faults, this is the emulator's message: the kind
+// of the fault, the thread, and a line number in the faulty file or in metal.h.
 std::string expected(const MetalFault& fault) {
   const std::string file = fault.file.substr(fault.file.rfind('/') + 1);
   const std::string at = "; (" + std::regex_replace(file, std::regex("\\."), "\\.") + "|metal\\.h):[0-9]+, [a-z_]+, " +

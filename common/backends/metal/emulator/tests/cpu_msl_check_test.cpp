@@ -29,7 +29,7 @@ class MslCheckCliTest : public test::ProgramTest {
  protected:
   MslCheckCliTest() : ProgramTest("msl_check") {}
   void SetUp() override { write_text("sum.metal", sum); }
-  /// Runs msl_check. Expects the status, and one line on stderr, which has the words.
+  /// Runs msl_check. Expects the exit status `status`, and one line on stderr, which contains `words`.
   void expect(const std::string& line, int status, const std::string& words) {
     SCOPED_TRACE(line);
     const test::Outcome outcome = run_line(line);
@@ -79,6 +79,7 @@ TEST_F(MslCheckCliTest, BadInputGivesStatus2AndOneLineWithoutMessages) {
         {"sum.metal sum --grid x" + buffers, "--grid x: not allowed; an integer from 0 to 4294967295"}}) {
     expect(line, 2, words);
   }
+  // With --messages, msl_check prints all lines of the compiler.
   const test::Outcome outcome = run_line("noise.metal sum --messages" + buffers);
   EXPECT_GT(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 2) << outcome.err;
 }
