@@ -9,18 +9,15 @@
 
 namespace attn {
 
-/// Measures the best rates among many repetitions on all units of the device (all SMs of a GPU, for example). A
-/// repetition of arithmetic takes about 2 ms. All repetitions together take about `budget_s` seconds.
-///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores. A
-///           buffer on cuda has 32 times the bytes of the last-level cache, but at least 512 MiB (metal: 8 times,
-///           at least 64 MiB). A buffer on the cpu has 4 times the bytes of the last-level cache, but at least 64
-///           and at most 128 MiB; a repetition copies one of the buffer's 8 slices.
+/// Measures the best rates among many repetitions on all units of the device (all SMs of a GPU, for example), in about
+/// `budget_s` seconds. A repetition of arithmetic takes about 2 ms.
+///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores, between
+///           buffers that are larger than the last-level cache (CeilingKernels::copy_bytes).
 ///   f32     TFLOP/s of fused multiply-adds in registers.
-///   bf16    cpu: products of tile registers (amx-bf16), else dot products of pairs (avx512bf16). The rate of f32 if
-///           the cpu has neither instruction set, or if f32 is faster.
-///           cuda: the matrix units, by wgmma or mma.sync, on random data. metal: products of simdgroup matrices.
-///   f16     cpu: the rate of f32, because kernels widen f16 to f32. cuda and metal: as bf16.
-///   tf32    cuda: as bf16. metal: products of simdgroup matrices in f32. The cpu has no tf32: 0.
+///   bf16    Products of matrices: on cuda wgmma or mma.sync, on random data; on metal simdgroup matrices; on the cpu
+///           tile registers (amx-bf16), else dot products of pairs (avx512bf16). At least the rate of f32.
+///   f16     As bf16, but on the cpu the rate of f32, because kernels widen f16 to f32.
+///   tf32    Products of matrices, on metal in f32. The cpu has no tf32: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
 /// The arithmetic of a ceiling, as a launch that takes turns with the measured kernels, so that its rate is of the same
