@@ -12,7 +12,7 @@ namespace attn {
 /// Measures the best rates among many repetitions on all units of the device (all SMs of a GPU, for example), in about
 /// `budget_s` seconds. A repetition of arithmetic takes about 2 ms.
 ///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores, between
-///           buffers that are larger than the last-level cache (CeilingKernels::copy_bytes).
+///           buffers of CeilingKernels::copy_bytes.
 ///   f32     TFLOP/s of fused multiply-adds in registers.
 ///   bf16    Products of matrices: on cuda wgmma or mma.sync, on random data; on metal simdgroup matrices; on the cpu
 ///           tile registers (amx-bf16), else dot products of pairs (avx512bf16). At least the rate of f32.
