@@ -1,5 +1,5 @@
-// Modifiers of attention (biases, windows, documents and others) with random tables. ModifiedAttention makes the hooks
-// for the kernels, and functions in double precision for the oracle.
+// Modifiers of attention, for example biases and windows, with random tables: as hooks for kernels, and as functions in
+// double precision for the oracle.
 #pragma once
 
 #include <cstdint>
@@ -12,40 +12,36 @@
 
 namespace attn {
 
-/// Modifiers on one shape, with the tables that they read. The tables depend only on the modifiers and the shape: the
-/// tables' seed is fixed.
+/// Modifiers on one shape, with the tables that they read. The seed of the tables is fixed.
 class ModifiedAttention {
  public:
   ModifiedAttention(Modifiers modifiers, const FlashConfig& config);
 
-  /// Returns the hooks of modifier_hooks(), completed by a name, the tables that kernels read, and the oracle's
-  /// functions.
+  /// Returns the hooks with their tables and the oracle's functions.
   AttentionHooks hooks() const;
   /// Some rules let a query see one range of keys: causal, prefix, lengths, starts, documents, and a window without
-  /// global_tokens. Returns the range [begin, end) within [0, kv_len] that all these rules let the query see.
-  /// unmasked() may hide more keys. If begin >= end, the query sees no key.
+  /// global_tokens. Returns the range [begin, end) within [0, kv_len] that all these rules let the query see. If begin
+  /// >= end, the query sees no key.
   std::pair<int64_t, int64_t> range(int64_t batch, int64_t q) const;
-  /// Whether the rules that range() leaves out let a query see a key. These rules are a window with global_tokens, and
-  /// block_sparse.
+  /// Whether the other rules (a window with global_tokens, and block_sparse) let a query see a key.
   bool unmasked(int64_t q, int64_t k) const;
-  /// Returns the number of query-key pairs that no rule hides, over all batch entries and query heads.
+  /// The number of query-key pairs that no rule hides, over all batch entries and query heads.
   double visible_pairs() const;
   const AttentionShape& shape() const { return shape_; }
-  /// Returns the number of elements of the bias, a tensor that is added to the scores, including the padding of its
-  /// rows. Returns 0 without a bias.
+  /// The number of elements of the bias, including the padding of its rows; 0 without a bias.
   int64_t bias_elements() const { return bias_elements_; }
 
  private:
   float bias_at(int64_t element) const;
   double changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const;
-  /// Returns the query's own key, the last key that the causal mask shows it; negative if the mask shows no key.
+  /// The last key that a causal mask would show the query; negative if there is none.
   int64_t own_key(int64_t q) const { return q + shape_.kv_len - shape_.q_len; }
   std::pair<int64_t, int64_t> window(int64_t own) const;
   bool block_seen(int64_t own, int64_t block) const;
-  /// range() without the rule of starts, for a sequence that has `keys` keys.
+  /// range() without the rule `starts`, for a sequence of `keys` keys.
   std::pair<int64_t, int64_t> range_of(int64_t q, int64_t keys) const;
-  /// Calls `add` for each range of keys that query q sees under all rules except lengths and starts. The ranges do not
-  /// overlap.
+  /// Calls `add` for each range of keys that query q sees under all rules except `lengths` and `starts`. The ranges do
+  /// not overlap.
   void for_ranges(int64_t q, const std::function<void(int64_t begin, int64_t end)>& add) const;
 
   Modifiers modifiers_;

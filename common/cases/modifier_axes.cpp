@@ -44,7 +44,7 @@ Rotary rotary_of(const Case& config) {
   rotary.table = config.text("rope_angles") == "table";
   rotary.in_place = config.integer("rope_in_place") != 0;
   rotary.position = config.integer("rope_position");
-  rope_frequencies(rotary.config);  // throws where the configuration is invalid
+  rope_frequencies(rotary.config);  // throws if the configuration is invalid
   if (rotary.in_kernel() && rotary.config.rotary_dim % 8 != 0) {
     throw BadInput(fmt::format(
         "rope={}: rotary_dim={}: a kernel that rotates loaded rows takes a multiple of 8; rope=before takes any even "

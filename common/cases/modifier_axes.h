@@ -13,21 +13,21 @@
 namespace attn {
 
 /// Returns the axes of Modifiers and of the user's functions (score_function and mask_function), each with the value
-/// that turns the axis off. Of RoPE's axes the result has only `rope`.
+/// that turns the axis off. Of the axes of RoPE the result has only `rope`.
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
 /// Returns the AxisInfo of the axes of modifier_axes(), without `rope`, score_function and mask_function.
 std::vector<AxisInfo> modifier_infos();
 /// Returns the names of the axes of modifier_axes() that a case turns on.
 std::vector<std::string> modifiers_on(const Case& config);
-/// Returns RoPE's axes other than `rope`, each with its value in a case without RoPE.
+/// Returns the axes of RoPE other than `rope`, each with its value in a case without RoPE.
 const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 
-/// modifiers_of() returns the modifiers that a case asks for, and rotary_of() the RoPE that a case asks for. Both throw
-/// BadInput if a value of a RoPE axis is invalid, or cannot be combined with the case's other values.
+/// Both functions throw BadInput if a value of a RoPE axis is invalid, or cannot be combined with the case's other
+/// values.
 Modifiers modifiers_of(const Case& config);
 Rotary rotary_of(const Case& config);
-/// Returns why a value of a case's modifier axes changes nothing or cannot be combined with the other values. Returns
-/// an empty text if all values have an effect. A sweep that crosses axes contains cases with pointless values.
+/// Returns why a value of a modifier axis changes nothing, or cannot be combined with the case's other values; an empty
+/// text if neither holds. A sweep that crosses axes has such cases.
 std::string pointless(const Modifiers& modifiers, const Case& config);
 
 /// Returns the configuration of the attention that the hooks modify. With a prefix this attention is not causal,

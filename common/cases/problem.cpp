@@ -95,7 +95,7 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&
           }
           return made;
         });
-    // This pointer to the random inputs keeps the whole of `shared` alive, the needles too.
+    // This pointer keeps the whole of `shared` alive, the needles too.
     auto problem = std::make_unique<FlashProblem>(
         lab.device(), lab.pipelines(), std::shared_ptr<FlashInputs>(shared, shared->random.get()), flash, plan);
     if (shared->needles) {

@@ -35,17 +35,15 @@ class FlashProblem : public Problem {
   Check check() override;
   void dump(const std::string& path) const override;
 
-  /// Makes launches read queries and keys from `q` and `k`, with the strides of the inputs. For example, `q` and `k`
-  /// are rows that RoPE has not rotated yet.
+  /// Makes launches read queries and keys from `q` and `k`, with the strides of the inputs.
   void read(const void* q, const void* k) { tensors_.q = q, tensors_.k = k; }
-  /// Allows scores to be off by this share of their size, in addition to the hooks' score_error. A problem calls this
-  /// function if other launches round Q or K on the device, because the device may round an element to another
-  /// neighbour than the oracle does.
+  /// Allows scores to be off by this share of their size, in addition to the hooks' score_error. Needed if another
+  /// launch rounds Q or K on the device: the device may round an element to another neighbour than the oracle does.
   void allow_score_error(double share) { score_error_ = share; }
-  /// Makes check() include the result of a check of another problem with the same kernel.
+  /// Makes check() include the check of another problem.
   void also(const Check& other) { others_.merge(other); }
 
-  /// Both functions return outputs of the last launch.
+  /// Outputs of the last launch.
   Tensor output() const;
   std::vector<float> lse() const;
 
@@ -61,9 +59,9 @@ class FlashProblem : public Problem {
 };
 
 /// Returns a function that makes the problems of an experiment. Cases whose tensors have the same shapes, types and
-/// layout share the tensors and the oracle's results. Each kernel is also launched and checked once on needles
-/// (InputKind) before the kernel is timed. There are no needles if the tensors come from the user's file, or if this
-/// process is a part of a run (Experiment::is_part()), because then the run's sweep has checked the kernel.
+/// layout share the tensors and the oracle's results. Each kernel is also checked once on needles (InputKind) before
+/// the kernel is timed. There are no needles if the tensors come from the user's file, or if Experiment::is_part(): the
+/// sweep of that run checks the kernels.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems();
 
 }  // namespace attn

@@ -55,7 +55,7 @@ struct Head {
   std::vector<double> keys, values, key_norms;
 };
 
-/// The part of ReferenceRows that belongs to one row.
+/// One row of ReferenceRows.
 struct Row {
   std::span<double> o, spread, swing;
   double &lse, &score_size, &mean_score;
@@ -83,7 +83,7 @@ void attend(const AttentionShape& shape, const RowIndex& row, std::span<const do
   std::vector<double> weights(scores.size());
   double sum = std::exp(sink - max), score_size = 0, mean_score = 0;
   for (int64_t k = 0; k < visible; ++k) {
-    if (scores[k] == -infinity) continue;  // a hidden pair: V is not read
+    if (scores[k] == -infinity) continue;  // hidden: V is not read
     const double weight = weights[k] = std::exp(scores[k] - max);
     sum += weight;
     score_size += weight * (query_norm * head.key_norms[k] + std::abs(scores[k]));
@@ -161,7 +161,7 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
   const double least_weight = v.dtype == DType::f16 ? 0x1p-14 : 0;
   const int64_t queries_per_kv_head = shape.q_heads / shape.kv_heads;
 
-  // The keys and values of a head are converted to double once for all consecutive rows that read them.
+  // Consecutive rows that read the same key/value head share its conversion to double.
   for (auto first = result.rows.begin(); first != result.rows.end();) {
     const int64_t batch = first->batch, kv_head = first->head / queries_per_kv_head;
     const auto last = std::find_if(first, result.rows.end(), [&](const RowIndex& row) {

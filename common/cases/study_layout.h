@@ -1,6 +1,6 @@
-// The threadgroup memory that the kernels of the published study (docs/study.md) take in f32, for --dry-run on Metal.
-// The formulas are the study's own. The study's figures at head_dim 128 (40 KB for a tile of 16x32; 14, 22 and 38 KB
-// for pages; 24 and 40 KB for chunks) do not follow from these formulas.
+// The threadgroup memory that the kernels of the published study (docs/study.md) take in f32, for --dry-run on Metal,
+// by the study's formulas. The study's figures at head_dim 128 (40 KB for a tile of 16x32; 14, 22 and 38 KB for pages;
+// 24 and 40 KB for chunks) do not follow from these formulas.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ constexpr size_t study_chunk_bytes(int64_t head_dim, int64_t value_dim, int64_t 
   return study_floats(chunk * (head_dim + value_dim));
 }
 
-/// Whether --dry-run prints the study's numbers of bytes for this device. The study is about Metal.
+/// Whether --dry-run prints the study's numbers of bytes for this device: the study is about Metal.
 inline bool names_study_bytes(const DeviceInfo& device) { return device.operations->kernel_ending == "metal"; }
 
 }  // namespace attn

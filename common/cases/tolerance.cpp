@@ -10,8 +10,7 @@ namespace attn {
 //   o = sum over the row's n keys of p v / sum of p,   p = 2^(log2(e) s - shift),   w = p / sum of p,
 //
 // and makes six kinds of errors. u is 2^-24, half a unit in the last place of f32. `unit` is half a unit in the last
-// place of another type: 2^-11 for f16, 2^-8 for bf16. Products are written without an operator: `unit spread` is unit
-// times spread.
+// place of another type: 2^-11 for f16, 2^-8 for bf16.
 //
 // 1. P is rounded to the 16 bits of V for the product P V. The relative error of p is at most one unit, and occurs only
 //    in the numerator. The errors of different keys are independent, so in o they add up to a standard deviation of
@@ -28,25 +27,24 @@ namespace attn {
 //    or tanh may add a relative error of 1e-5 to the weight. A hook may also state a relative error of the score
 //    (`score_error`).
 // 3. The relative error of the exponential is 2^-22 on a GPU, and 2e-7 with the cpu's polynomial. The products P V of
-//    tf32 add 2^-22. The tolerance for these errors together is 2^-20. For bf16 the cpu uses a polynomial with an error
-//    of 8e-5; a row of few keys shows this error in full. The tolerance for bf16 is twice this error.
+//    tf32 add 2^-22. The tolerance is 2^-20. For bf16 the cpu uses a polynomial with an error of 8e-5, which a row of
+//    few keys shows in full; there the tolerance is twice this error.
 // 4. Sums over keys are in f32. A partial sum is at most swing + |o|, whether a kernel adds up the keys from the first
 //    to the last or from the last to the first. With rounding to nearest, n errors of at most u of the partial sum add
 //    up to about sqrt(n) u of the sum (Higham and Mary 2019). Tensor cores round towards zero: all n / 16 steps err in
 //    the same direction, by at most 2 u. With f32 inputs `mma_sync` uses tensor cores only within a block of keys, and
-//    adds the blocks' sums with rounding to nearest. The tolerance adds 64 u for the steps within a block of keys,
-//    the reciprocal, the logarithm and the few u of a rescaling. A kernel that rescales seldom has a shift below the
-//    row's maximum. So its weights and sums are larger, by a factor of at most 2^8, but their relative errors are not
-//    larger.
-// 5. A weight far below the sum that it is added to is lost completely. So these errors all have the same direction,
-//    and do not cancel. Each weight below 2^-22 of the sum loses at most u of the sum. Random inputs of at most 16384
-//    keys have hardly any such weights. Where one key takes most of the row's weight, almost all other weights are
-//    lost.
+//    adds the blocks' sums with rounding to nearest. The tolerance adds 64 u for the steps within a block of keys, the
+//    reciprocal, the logarithm and the few u of a rescaling. In a kernel that rescales seldom the shift may be below
+//    the row's maximum. Its weights and sums are then larger, by a factor of at most 2^8, but their relative errors are
+//    not.
+// 5. A weight far below the sum that it is added to is lost completely. Such errors have the same direction, and do not
+//    cancel. Each weight below 2^-22 of the sum loses at most u of the sum. Random inputs of at most 16384 keys have
+//    hardly any such weights. Where one key takes most of the row's weight, almost all other weights are lost.
 // 6. O is rounded to out_dtype: unit |o|.
 //
 // The log-sum-exp contains neither V nor rounded weights. Its errors are errors 2 to 5 and its own rounding. Kernels
-// reach some of these bounds, for example those of errors 1 and 6. The tolerance counts each such bound twice or more,
-// so that a correct kernel uses at most about half of the tolerance.
+// reach some of these bounds, for example that of error 6. The tolerance counts such a bound twice, so a correct kernel
+// usually uses at most about half of the tolerance.
 //
 // The error of a wrong block exceeds the tolerance. If a kernel leaves out m of n keys, o moves by sqrt(m / n) spread
 // times a number that is about normally distributed and differs between elements. The log-sum-exp moves by about m / n.
@@ -60,7 +58,7 @@ AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype,
   const double weight_unit = dtype == DType::f32 ? 0 : unit(dtype);
   const double exponential = dtype == DType::bf16 ? 2 * 8e-5 : 0x1p-20;
   const double hook = hooked ? 1e-5 : 0;
-  // The spacing of denormals of f16. For the other types, a number that is too small to matter.
+  // The spacing of denormals of f16; for the other types, too small to matter.
   const double least = out_dtype == DType::f16 ? 0x1p-24 : 1e-30;
 
   const size_t dim = static_cast<size_t>(shape.head_dim);

@@ -1,5 +1,4 @@
-// How far a kernel's outputs may be from the oracle's outputs. The tolerance depends on the kernel's arithmetic and on
-// the weights and values of the row.
+// How far a kernel's outputs may be from the oracle's. tolerance.cpp has the derivation.
 #pragma once
 
 #include <vector>
@@ -15,7 +14,6 @@ struct AttentionTolerance {
 
 /// Returns the tolerance for Q, K, V of `dtype` and O of `out_dtype`. `hooked`: a score hook changes the scores.
 /// `score_error`: the error that hooks and rounding on the device add to a score, as a share of the score.
-/// tolerance.cpp has the derivation.
 AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype, DType out_dtype, bool hooked,
                                        const ReferenceRows& want, double score_error = 0);
 

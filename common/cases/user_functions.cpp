@@ -28,10 +28,9 @@ namespace attn {
 namespace {
 
 constexpr size_t most_bytes = size_t{1} << 20;                // the largest file
-constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";  // some editors begin a file in UTF-8 with this mark
-constexpr size_t most_message_bytes = 400;  // the most bytes of a compiler's message that BadInput repeats
-// visible_pairs() evaluates at most about most_pairs pairs, but at least one query of each head. A launch of MaskOracle
-// evaluates at most most_chunk_bytes pairs (a byte each), but at least one row.
+constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";  // some editors begin a file with this mark
+constexpr size_t most_message_bytes = 400;                    // of a compiler's message that BadInput repeats
+// About the most query-key pairs that visible_pairs() evaluates, and that one launch evaluates (a byte each).
 constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;
 
 std::string kind_name(FunctionKind kind) {
@@ -51,8 +50,7 @@ std::string shortened(std::string line) {
   return line;
 }
 
-/// Returns the first error of a compiler's message that lies in the function's own text. If no error lies there,
-/// returns the first error of the message.
+/// Returns the first error that lies in the function's own text, or else the first error of the message.
 std::string first_error(const CompileError& error, const std::string& file) {
   std::istringstream lines{std::string(error.log())};
   std::string first, own;
@@ -68,15 +66,14 @@ std::string first_error(const CompileError& error, const std::string& file) {
   return shortened(own.empty() ? first : own) + (errors > 1 ? fmt::format(" (and {} more)", errors - 1) : "");
 }
 
-/// Returns the text between two marks; an empty text if a mark is missing.
+/// Returns an empty text if a mark is missing.
 std::string between(std::string_view text, std::string_view open, std::string_view close) {
   const size_t begin = text.find(open);
   const size_t end = begin == text.npos ? begin : text.find(close, begin + open.size());
   return end == text.npos ? std::string() : std::string(text.substr(begin + open.size(), end - begin - open.size()));
 }
 
-/// Returns the first function that clang's linker or NVRTC reports as undefined, with its name in C++. (The linker
-/// reports a symbol, which is demangled.) Returns an empty text if the message reports something else.
+/// Returns the first function that clang's linker or NVRTC reports as undefined; an empty text if there is none.
 std::string undefined_function(std::string_view message) {
   std::string name = between(message, "Symbols not found: [ ", " ]");
   if (name.empty()) name = between(message, "error: function \"", "\" was referenced but not defined");
@@ -97,15 +94,14 @@ ScoreContext context_of(const AttentionShape& shape, int64_t batch, int64_t head
           static_cast<int>(shape.q_len), static_cast<int>(shape.kv_len), nullptr};
 }
 
-/// Opens a cpu device for double precision, because some devices have no double precision. Returns null if the device
-/// under test is the host and runs users' functions, or if the build has no cpu device.
+/// Opens a cpu device, because some devices have no double precision. Returns null if the device under test serves, or
+/// if the build has no cpu device.
 std::unique_ptr<Device> open_for_double(const Device& under_test) {
   const bool itself = under_test.info().on_host && under_test.info().operations->user_function;
   return itself || !Device::is_built("cpu") ? nullptr : Device::open("cpu:threads=1");
 }
 
-/// A function in double precision. The function runs on the device of open_for_double(), or on the device under test
-/// where open_for_double() returns null.
+/// A function in double precision, on the device of open_for_double() or else on the device under test.
 class InDouble {
  public:
   InDouble(Device& under_test, PipelineCache& pipelines, const UserFunction& function)
@@ -114,7 +110,6 @@ class InDouble {
     pipeline_ = &(own_ ? *own_pipelines_ : pipelines).get(function_oracle(on_.info(), function, true));
   }
 
-  /// Runs the kernel over `elements` elements.
   void run(int64_t elements, const auto& parameters) {
     CommandEncoder encoder;
     const ElementKernel kernel = on_.info().operations->user_function.value();
@@ -240,7 +235,7 @@ std::function<void(std::span<double>)> double_precision(Device& device, Pipeline
   };
 }
 
-// The buffers and the kernel that evaluate a mask function on several rows of a head at once.
+// Evaluates a mask function on several rows of a head at once.
 struct MaskOracle::Rows {
   Rows(Device& device, const Pipeline& loaded, const AttentionShape& of, int64_t rows)
       : on(device),

@@ -35,7 +35,7 @@ Check compare(std::span<const double> got, std::span<const double> want, std::sp
   double most = -1;
   for (size_t i = 0; i < got.size(); ++i) {
     const double diff = std::abs(got[i] - want[i]);
-    // If `want` is infinite, `diff` and `allowed` could both be infinite, so diff <= allowed proves nothing.
+    // If `want` is infinite, `diff` and `allowed` may both be infinite.
     const bool both_nan = std::isnan(got[i]) && std::isnan(want[i]);
     const bool pass = got[i] == want[i] || both_nan || (std::isfinite(want[i]) && diff <= allowed[i]);
     const double used = pass && diff == 0 ? 0 : diff / allowed[i];

@@ -13,15 +13,13 @@ struct Check {
   double max_abs = 0;  // largest finite |got - want|
   double max_rel = 0;  // largest finite |got - want| / |want| among want != 0
   int64_t rows_checked = 0;
-  /// Name and values of the failed element with the largest |got - want| / allowed, or the argument of fail(). Empty if
-  /// ok.
+  /// Name and values of the failed element with the largest |got - want| / allowed, or the argument of fail().
   std::string worst = {};
   double max_used = 0;  // largest finite |got - want| / allowed: at most 1 when ok
 
   /// Makes the check fail with the reason `why`. An earlier reason stays.
   void fail(const std::string& why);
-  /// Merges `other` into this check. The result is ok if both checks are ok. Each number becomes the larger of the two.
-  /// `worst` becomes the first of the two texts that is not empty.
+  /// The result is ok if both checks are ok, and has the larger of each number. An earlier `worst` stays.
   void merge(const Check& other);
 };
 

@@ -1,5 +1,4 @@
-// Reader and writer of safetensors files. Any program may have written a file, so the reader checks each part of the
-// header before it uses this part.
+// Reader and writer of safetensors files. Files may come from anywhere: the reader trusts nothing in the header.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -48,8 +47,7 @@ struct Entry {
 constexpr std::array<std::pair<std::string_view, DType>, 3> stored_dtypes = {
     {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}}};
 
-/// Returns the number of bytes of a tensor. Returns nullopt if a size is negative, or if the bytes of an element,
-/// multiplied by one size after another, exceed INT64_MAX, even if a later size is 0.
+/// Returns nullopt if a size is negative, or if the bytes exceed INT64_MAX, even if a later size is 0.
 std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& shape) {
   int64_t bytes = static_cast<int64_t>(size_bytes(dtype));
   for (const int64_t size : shape) {
@@ -59,7 +57,7 @@ std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& sh
 }
 
 struct Header {
-  json entries;  // of the wanted tensors; other entries are checked only for valid JSON, nesting and duplicate names
+  json entries;  // of the wanted tensors
   uint64_t data_offset;
 };
 
@@ -111,8 +109,7 @@ Header read_header(const Source& source, const std::set<std::string>& wanted) {
   return {std::move(entries), sizeof(header_bytes) + header_bytes};
 }
 
-/// Returns the entry's list of integers with the name `key`. Returns nullopt if the value is no list, or if an item is
-/// no integer, is negative or does not fit int64.
+/// Returns nullopt if the value of `key` is no list of non-negative integers that fit int64.
 std::optional<std::vector<int64_t>> sizes(const json& entry, const char* key) {
   const auto found = entry.find(key);
   if (found == entry.end() || !found->is_array()) return std::nullopt;
@@ -222,8 +219,7 @@ void write_safetensors(const std::string& path, const std::map<std::string, Stor
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
   const uint64_t header_bytes = text.size();
 
-  // This function writes a temporary file and renames it to `path`. The rename would replace a device such as /dev/full
-  // by a file.
+  // The rename below would replace a device such as /dev/full by a file.
   if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
     throw BadInput(path + ": cannot be written: it is no regular file");
   }

@@ -63,15 +63,15 @@ struct SmallFloat {
     const uint64_t sign = bits >> (63 - bits_without_sign) & sign_bit;
     if (std::isnan(value)) return static_cast<Bits>(sign | quiet_nan);
 
-    // Near `value`, numbers of the format are 2^shift units of the double's significand apart. Subnormal numbers are as
-    // far apart as the smallest normal numbers, so below the normal range `shift` grows.
+    // Near `value`, numbers of the format are 2^shift units of the double's significand apart. Subnormal numbers have
+    // the spacing of the smallest normal numbers, so below the normal range `shift` grows.
     const int exponent = static_cast<int>(bits >> 52 & 0x7ff) - 1023;
     const int subnormal_by = std::max(0, 1 - bias - exponent);
     const int shift = 52 - mantissa_bits + subnormal_by;
     if (shift > 53) return static_cast<Bits>(sign);  // less than half of the smallest step
     const uint64_t significand = (bits & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
     const uint64_t to_even = (uint64_t{1} << (shift - 1)) - 1 + (significand >> shift & 1);
-    // `rounded` still has the implicit bit. In the sum below this bit adds 1 to the exponent, hence bias - 1.
+    // `rounded` still has the implicit bit. The bit adds 1 to the exponent, hence bias - 1.
     const uint64_t rounded = (significand + to_even) >> shift;
     const uint64_t magnitude = (static_cast<uint64_t>(exponent + subnormal_by + bias - 1) << mantissa_bits) + rounded;
     return static_cast<Bits>(sign | std::min(magnitude, most));
@@ -86,7 +86,6 @@ struct Int8 {
   }
 };
 
-/// Calls `body` with the format of a dtype.
 template <typename Body>
 void with_format(DType dtype, const Body& body) {
   switch (dtype) {
@@ -103,7 +102,7 @@ void with_format(DType dtype, const Body& body) {
   }
 }
 
-/// Calls body(b, h, s) for every row of a tensor, on all host threads.
+/// Calls body(b, h, s) for every row, on all host threads.
 template <typename Body>
 void for_rows(const Tensor& tensor, const Body& body) {
   parallel_for(tensor.batch * tensor.heads * tensor.seq, 256, [&](int64_t begin, int64_t end) {
@@ -121,8 +120,8 @@ uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// The quantile function of the standard normal distribution. A table divides [0, 1] into `steps` intervals. Between
-/// the table's values the function is linear; in the first and the last interval, bisection finds the quantile.
+/// The quantile function of the standard normal distribution. A table divides [0, 1] into `steps` intervals. Within an
+/// interval the function is linear; in the first and the last interval, bisection finds the quantile.
 class NormalQuantiles {
  public:
   static constexpr int bits = 12, steps = 1 << bits;

@@ -33,14 +33,13 @@ std::optional<std::string> DeviceInfo::lacks_grid(const Grid& grid) const {
 
 namespace {
 
-/// If the kernel has no file in the device's dialect, returns the reason why the device cannot run the kernel. Else
-/// returns nothing.
+/// Returns a reason if the kernel has no file in the device's dialect.
 std::optional<std::string> lacks_kernel(const KernelSource& source, const DeviceInfo& device) {
   const std::string ending = fmt::format(".{}", device.operations->kernel_ending);
   const std::string_view path = source.path;
   if (!path.ends_with(ending) || source.includes.contains(source.path)) return std::nullopt;
   const std::filesystem::path file = std::filesystem::path(source_root()) / path;
-  // If the kernel's folder is missing too, the source root is wrong, and the error of reading the source says so.
+  // If the kernel's folder is missing too, the source root is wrong, and reading the source fails with that message.
   if (std::filesystem::exists(file) || !std::filesystem::exists(file.parent_path())) return std::nullopt;
   return no_kernel_for(path.substr(0, path.size() - ending.size()));
 }
@@ -102,13 +101,12 @@ void Device::enqueue(const CommandEncoder& encoder, void* /*stream*/) { enqueue(
 
 namespace {
 
-// The value of every byte of a guard band. It is not the byte that poison() writes, so guards_intact() also notices a
-// poison() that writes too far.
+// The value of every byte of a guard band. poison() writes another byte, so guards_intact() also notices a poison()
+// that writes too far.
 constexpr unsigned char guard_byte = 0xA5;
 
-// Lets the host touch a buffer's guard bands while a GuardAccess exists. Before and after that time, a build with
-// AddressSanitizer reports any touch of the bands. In other builds, and for memory that is not the host's, GuardAccess
-// does nothing.
+// While a GuardAccess exists, the host may touch the guard bands of a buffer; at other times AddressSanitizer reports a
+// touch.
 class GuardAccess {
  public:
   GuardAccess(const Device& device, void* block, size_t bytes)

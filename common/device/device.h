@@ -1,6 +1,5 @@
-// Device: the interface between host code and the hardware that runs kernels. Device knows nothing of attention.
-//
-// The terms of this file come from compute APIs; docs/design.md says what each term means on CPU, CUDA and Metal.
+// Device: the interface between host code and the hardware that runs kernels. docs/design.md says what the terms, such
+// as threadgroup, mean on CPU, CUDA and Metal.
 #pragma once
 
 #include <atomic>
@@ -45,16 +44,13 @@ struct DeviceInfo {
   const Operations* operations = &no_operations();
 
   bool has(std::string_view feature) const;
-  /// Returns, in one line, the reason why a threadgroup that needs `needed` bytes does not fit. Returns nothing if the
-  /// threadgroup fits.
+  /// Both functions return in one line why a launch does not fit the device; nothing if it fits.
   std::optional<std::string> lacks_threadgroup_memory(size_t needed) const;
-  /// Returns, in one line, the reason why the device cannot launch the grid. Returns nothing if it can.
   std::optional<std::string> lacks_grid(const Grid& grid) const;
   nlohmann::ordered_json json() const;
 };
 
-/// Returns the reason why a plan cannot run on the device: Plan::unable, a kernel without a file in the device's
-/// dialect, too many threadgroups, or threadgroup memory that does not fit. Returns nothing if the plan can run.
+/// Returns the reason why the device cannot run a plan; nothing if it can.
 std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device);
 
 /// Returns the plan's launch of phase `phase`. Throws BadInput with skip_reason() if the plan cannot run on the device,
@@ -72,23 +68,21 @@ struct Clocks {
 
 /// The contents of a kernel's machine code.
 struct CodeContents {
-  std::map<std::string, int> instructions;  // count of each instruction; empty if the device reports no counts
+  std::map<std::string, int> instructions;  // count of each instruction; empty if not reported
   std::map<std::string, int> classes;       // count of each class (instruction_class.h); empty if not reported
-  /// The innermost loop with the most multiply-adds: the counts of the loop's classes, and under "instructions" the
-  /// count of all its instructions. Empty if no innermost loop has a multiply-add, or if the device does not report
-  /// loops.
+  /// The innermost loop with the most multiply-adds: the counts of its classes, and under "instructions" the count of
+  /// all its instructions. Empty if there is none, or if not reported.
   std::map<std::string, int> loop;
-  int64_t bytes = -1;  // bytes of code, without data; -1 if the device does not report it
+  int64_t bytes = -1;  // bytes of code, without data; -1 if not reported
 };
 
 /// How a kernel is compiled. These options do not change the machine code.
 struct CompileOptions {
-  /// Keeps the compiled form of headers that read no function constant, for later kernels. The option has no effect on
-  /// devices without the feature "pch".
+  /// Keeps the compiled form of headers that read no function constant, for later kernels. Only on devices with the
+  /// feature "pch".
   bool precompile_headers = false;
   /// Lets NVRTC (from 12.8 on) write a trace to a file in the temporary folder, so that Binary::times has the
-  /// optimizer's time. Without the trace this time counts as the front end's. The option has no effect on devices
-  /// without NVRTC.
+  /// optimizer's time. Without the trace this time counts as the front end's. Only on devices with NVRTC.
   bool trace_phases = false;
 };
 
@@ -102,8 +96,8 @@ class Kernel {
 /// What a program with its own streams and threads hands to Device::open_for_caller().
 struct Caller {
   std::optional<void*> stream = {};  // the only stream that a GPU's device works on; none: any stream
-  /// Calls piece(work, number) once for each number from 0 to pieces - 1, on any threads, one after another or at the
-  /// same time. Returns when all calls have returned. Null: a device on the host makes threads of its own.
+  /// Calls piece(work, number) once for each number from 0 to pieces - 1, on any threads, in any order. Returns when
+  /// all calls have returned. Null: a device on the host makes threads of its own.
   void (*run)(void* context, size_t pieces, void (*piece)(void* work, size_t number), void* work) = nullptr;
   void* context = nullptr;
 };
@@ -119,19 +113,19 @@ class Device {
   /// program captures a stream. If caller.stream is set, the device works only on that stream; the comment of
   /// open_cuda_device_for() says which calls are then allowed during a capture. Throws as open() does.
   static std::unique_ptr<Device> open_for_caller(std::string_view spec, const Caller& caller = {});
-  /// Whether this build has the backend: "cpu", "cuda" or "metal". The machine may still lack the device.
+  /// `backend`: "cpu", "cuda" or "metal". The machine may still lack the device.
   static bool is_built(std::string_view backend);
   /// Returns all specs that open() knows, for messages and --help. The build may lack the backend of a spec.
   static std::string known_specs();
 
   virtual ~Device() = default;
   const DeviceInfo& info() const { return info_; }
-  /// Lowers the budget of threadgroup memory, to explore the budget of another device. Throws BadInput if `bytes` is
-  /// 0, or more than the device's own budget.
+  /// Lowers the budget of threadgroup memory, to explore the budget of another device. Throws BadInput if `bytes` is 0,
+  /// or more than the present budget.
   void limit_threadgroup_memory(size_t bytes);
 
   static constexpr size_t buffer_alignment = 4096;  // bytes
-  /// Returns memory of the device that begins at a multiple of buffer_alignment. Throws OutOfMemory.
+  /// The memory begins at a multiple of buffer_alignment. Throws OutOfMemory.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* pointer) noexcept = 0;
   virtual void upload(void* target, const void* source, size_t bytes) = 0;
@@ -140,10 +134,10 @@ class Device {
   /// Only for a device of open_for_caller().
   virtual void download_after(void* stream, void* target, const void* source, size_t bytes);
 
-  /// Compiles a source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
+  /// Compiles without any cache. Throws CompileError. Safe to call from several threads.
   virtual Binary compile(const KernelSource& source, const CompileOptions& options = {}) = 0;
-  /// Returns everything, apart from the source, that decides the code: compiler version, options, arch. The returned
-  /// text is a part of the cache key.
+  /// Returns everything, apart from the source, that decides the code, for the cache's key: for example the compiler's
+  /// version.
   virtual std::string compiler_identity() const = 0;
   virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;
 
@@ -151,17 +145,16 @@ class Device {
   /// Denormal floats are flushed to zero in kernels. Throws OutOfMemory if threadgroup memory does not fit, DeviceFault
   /// if a kernel faults, and DeviceTimeout if a kernel takes too long.
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
-  /// Hands the commands to the device. A device that works on its own (cuda) runs the commands later; other devices run
-  /// the commands in this call. Kernels and memory must live until the commands have run. Throws std::logic_error for
-  /// an encoder with timestamps. If a command cannot be launched, enqueue() throws as submit() does; the commands
-  /// before that command run nevertheless.
+  /// Hands the commands to the device. cuda runs them later, other devices in this call. Kernels and memory must live
+  /// until the commands have run. Throws std::logic_error for an encoder with timestamps. If a command cannot be
+  /// launched, enqueue() throws as submit() does; the commands before that command run nevertheless.
   virtual void enqueue(const CommandEncoder& encoder);
-  /// Does what enqueue() does, on a stream of the caller (a cudaStream_t; other devices ignore the stream). Only for a
-  /// device of open_for_caller().
+  /// As enqueue(), on a stream of the caller (a cudaStream_t; other devices ignore the stream). Only for a device of
+  /// open_for_caller().
   virtual void enqueue(const CommandEncoder& encoder, void* stream);
-  /// A thread that did not open the device must hold a Scope while it encodes. Encoding may make tensor maps, and the
-  /// driver makes them only in the GPU's context. While the Scope exists, this context is current to the thread. The
-  /// destructor restores the previous context, if the thread had one.
+  /// A thread that did not open the device must hold a Scope while it encodes. Encoding may make tensor maps, which the
+  /// driver makes only in the GPU's context. The Scope makes this context current to the thread, and its destructor
+  /// restores the previous context.
   class Scope {
    public:
     explicit Scope(const Device& device) : device_(device), before_(device.enter()) {}
@@ -173,7 +166,7 @@ class Device {
     const Device& device_;
     void* const before_;
   };
-  /// Returns the number of the graph into which the stream is being captured; 0 if the stream is not being captured.
+  /// The number of the graph into which the stream is being captured; 0 if there is none.
   virtual uint64_t capture_of(void* /*stream*/) const { return 0; }
   virtual Clocks clocks() const { return {}; }
   virtual CodeContents contents(const Binary&) const { return {}; }
@@ -181,10 +174,10 @@ class Device {
   /// that needs the GPU also throws DeviceLost, except release(). The emulated Metal device is never lost: it throws
   /// DeviceFault before the faulty access happens, and goes on.
   bool lost() const { return lost_; }
-  /// Returns how many bytes of the device's own memory are free now; memory that other programs use is not free.
-  /// Returns infinity for a device that uses the host's memory, or that does not report this number.
+  /// Bytes of the device's own memory that no program uses; infinity for a device that uses the host's memory, or that
+  /// does not report the number.
   virtual double available_bytes() const { return std::numeric_limits<double>::infinity(); }
-  /// Returns the bytes of all existing Buffers, including guard bands.
+  /// The bytes of all existing Buffers, including guard bands.
   size_t buffer_bytes() const { return buffer_bytes_; }
 
  protected:
@@ -199,9 +192,9 @@ class Device {
   std::atomic<size_t> buffer_bytes_ = 0;
 };
 
-/// Device memory with a guard band on either side. The memory starts as NaN (all bits set). So the results usually have
-/// a NaN if a kernel does not write an element, or reads an element that nobody has written. A build with
-/// AddressSanitizer reports a touch of the cpu device's guard bands at once.
+/// Device memory with a guard band on either side. The memory starts as NaN (all bits set), so that an element that a
+/// kernel forgets to write, or reads before it is written, usually shows as a NaN in the results. AddressSanitizer
+/// reports a touch of the cpu device's guard bands at once.
 class Buffer {
  public:
   Buffer() = default;
@@ -212,7 +205,7 @@ class Buffer {
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  /// upload() and download() copy the first `bytes` bytes. They throw BadInput if the buffer is smaller.
+  /// Copy the first `bytes` bytes. Throw BadInput if the buffer is smaller.
   void upload(const void* source, size_t bytes);
   void download(void* target, size_t bytes) const;
   /// Sets every bit of the buffer: NaN as f32, f16 and bf16.
@@ -229,8 +222,7 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
-/// Returns a buffer that holds a copy of the values. Without values this function returns an empty Buffer, whose data()
-/// is null.
+/// Returns a buffer with a copy of the values. Without values its data() is null.
 template <typename T>
 Buffer uploaded(Device& device, const std::vector<T>& values) {
   if (values.empty()) return {};

@@ -1,4 +1,4 @@
-// CommandEncoder: a list of commands for a device. Device::submit() runs the commands in order.
+// A list of commands for a device.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ namespace attn {
 
 class Kernel;
 
-/// Copies of a kernel's arguments, in their order, for a kernel that takes a list of arguments (a generated kernel, for
-/// example). On cuda such a kernel gets each argument as a parameter. On the cpu such a kernel is a function extern "C"
-/// void NAME(const void* const* arguments, const Threadgroup*), and finds the i-th argument at arguments[i]. A kernel
-/// that was written by hand for this project takes one struct of parameters instead of a list.
+/// Copies of the arguments of a kernel that takes a list of arguments, for example a generated kernel. Kernels written
+/// by hand take one struct of parameters instead. On cuda each argument is a parameter of the kernel. On the cpu the
+/// kernel is a function extern "C" void NAME(const void* const* arguments, const Threadgroup*), and finds the i-th
+/// argument at arguments[i].
 class Arguments {
  public:
   using Value = std::vector<std::byte>;
@@ -56,7 +56,7 @@ class CommandEncoder {
     uint32_t threads;  // per threadgroup; the cpu ignores it and runs a threadgroup on one host thread
     size_t threadgroup_bytes;
     std::vector<std::byte> parameters;   // the bytes of the kernel's one argument, a struct
-    std::optional<Arguments> arguments;  // if set, the kernel gets these arguments, and not `parameters`
+    std::optional<Arguments> arguments;  // if set, the kernel gets these instead of `parameters`
 
     bool operator==(const Dispatch&) const = default;
   };
@@ -72,14 +72,14 @@ class CommandEncoder {
   };
   using Command = std::variant<Dispatch, Fill, Timestamp>;
 
-  /// Adds one launch. Copies `parameters` in this call; the kernel gets the copy as its one argument.
+  /// Copies `parameters`, which become the kernel's one argument.
   template <typename Parameters>
   void dispatch(const Kernel& kernel, Grid grid, uint32_t threads, size_t threadgroup_bytes,
                 const Parameters& parameters) {
     commands_.emplace_back(
         Dispatch{&kernel, grid, threads, threadgroup_bytes, Arguments::bytes_of(parameters), std::nullopt});
   }
-  /// Adds one launch of a kernel that takes a list of arguments.
+  /// For a kernel that takes a list of arguments.
   void dispatch(const Kernel& kernel, Grid grid, uint32_t threads, size_t threadgroup_bytes, Arguments arguments) {
     commands_.emplace_back(Dispatch{&kernel, grid, threads, threadgroup_bytes, {}, std::move(arguments)});
   }
@@ -90,7 +90,7 @@ class CommandEncoder {
     commands_.push_back(std::move(command));
   }
 
-  /// Removes the commands, and keeps the list's memory for new commands.
+  /// Keeps the list's memory.
   void clear() {
     commands_.clear();
     timestamps_ = 0;

@@ -52,8 +52,8 @@ std::vector<std::string> x86_classes(std::string_view text) {
   if (begins(name, {"j"})) classes.emplace_back("branch");
   const bool touches = has(operands, "(") && !begins(name, {"lea", "nop", "prefetch", "call", "j"});
   if (!touches) return classes;
-  // The last operand is the destination. An operand in memory ends with a parenthesis. The operand in memory is the
-  // last operand if no register (", %") follows the parenthesis. A mask, " {%k1}", may follow.
+  // The last operand is the destination. The operand in memory ends with a parenthesis; it is the last if no register
+  // (", %") follows. A mask, " {%k1}", may follow.
   const bool last = operands.substr(operands.rfind(')')).find(", %") == operands.npos;
   const bool reads = begins(name, {"cmp", "test", "ucomi", "vucomi", "comi", "vcomi", "push"});
   classes.push_back(fmt::format("{}_{}", last && !reads ? "store" : "load", bytes_of_operand(name, operands)));

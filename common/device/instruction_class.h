@@ -7,13 +7,12 @@
 
 namespace attn {
 
-/// Returns the classes of an x86 instruction. `text` is the instruction as LLVM prints it in AT&T's syntax,
-/// "\tvfmadd231ps\t(%rax){1to16}, %zmm1, %zmm2". The classes are "multiply_add", "matrix", "call", "branch", and
-/// "load_N" or "store_N", where N is the bytes of the operand in memory. A multiply-add that reads memory has two
-/// classes; most instructions have no class.
+/// `text` is an x86 instruction as LLVM prints it in AT&T's syntax, "\tvfmadd231ps\t(%rax){1to16}, %zmm1, %zmm2". The
+/// classes are "multiply_add", "matrix", "call", "branch", and "load_N" or "store_N", where N is the bytes of the
+/// operand in memory. A multiply-add that reads memory has two classes; most instructions have no class.
 std::vector<std::string> x86_classes(std::string_view text);
 
-/// Returns the class of a SASS instruction (machine code of an NVIDIA GPU), or nothing. `name` has the modifiers but no
+/// Returns at most one class of an instruction of SASS (machine code of an NVIDIA GPU). `name` has the modifiers but no
 /// operands: "LDG.E.128". SASS has three classes that x86 lacks: "exponential" (MUFU.EX2), and "load_tile" and
 /// "store_tile" (copies by tensor maps).
 std::vector<std::string> sass_classes(std::string_view name);

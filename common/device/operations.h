@@ -1,5 +1,5 @@
-// The operations of a device: how the device launches each operation of the project. A device's folder
-// (common/backends) lists its operations, so that code outside that folder seldom asks which device it has.
+// How a device launches each operation of the project. A device's folder (common/backends) fills in an Operations, so
+// that other code seldom asks which device it has.
 #pragma once
 
 #include <cstddef>
@@ -30,19 +30,18 @@ struct CeilingArithmetic {
 
 /// The kernels that measure a device's ceilings (common/device/kernels/ceiling.h).
 struct CeilingKernels {
-  std::string file;             // the file of all kernels, under the source root
-  FunctionConstants constants;  // the constants of all of the file's kernels
+  std::string file;             // under the source root
+  FunctionConstants constants;  // of all kernels
   uint32_t threads;             // threads of a threadgroup that does arithmetic
   double lanes;                 // f32 numbers that a threadgroup works on at once
   double fma_flops;             // flops of a threadgroup in an iteration of ceiling_fma
   uint32_t copy_threads;        // threads of a threadgroup of ceiling_copy and ceiling_read
   size_t read_floats;           // floats that a threadgroup of ceiling_read writes
-  size_t copy_bytes;            // bytes of the source of ceiling_copy, and also of its target
+  size_t copy_bytes;            // bytes of the source of ceiling_copy, and of its target
   /// Bytes of source and target together in test_flush() (common/experiment/ceilings.h). The device's caches must hold
-  /// these bytes even if other programs use the last-level cache, too.
+  /// them even if other programs use the last-level cache too.
   size_t flush_test_bytes;
-  /// The number of slices of the source. If there are several, each repetition copies the next slice, so that the slice
-  /// is not cached.
+  /// Slices of the source. Each repetition copies the next slice, so that with several slices none is cached.
   int copy_slices;
   size_t copy_part_bytes;  // bytes that a threadgroup copies; 0: the copy has as many threadgroups as the arithmetic
   size_t read_part_bytes;  // bytes that a threadgroup reads; 0: the read has as many threadgroups as the arithmetic
@@ -52,9 +51,8 @@ class CeilingOperation {
  public:
   virtual ~CeilingOperation() = default;
   virtual CeilingKernels kernels(const DeviceInfo& device) const = 0;
-  /// Returns the kernel of matrix products (on the cpu also of dot products) of `dtype`, or nothing if the device has
-  /// no such kernel. The kernel may be slower than multiply-adds of f32. For DType::f32 the kernel of a cuda device
-  /// multiplies tf32.
+  /// Returns the kernel of matrix products (on the cpu also of dot products) of `dtype`, if there is one. The kernel
+  /// may be slower than multiply-adds of f32. For DType::f32 a cuda device multiplies tf32.
   virtual std::optional<CeilingArithmetic> products(const DeviceInfo& device, DType dtype) const = 0;
 };
 
@@ -66,8 +64,8 @@ struct ElementKernel {
 
 /// The values that sweeps try on the device.
 struct SweepSpan {
-  /// An experiment may have two loads: a small load for a few cores, and a large load for a GPU. `load` is the load
-  /// that takes this device some milliseconds.
+  /// An experiment may have a small load for a few cores and a large load for a GPU. `load` is the one that takes this
+  /// device some milliseconds.
   enum class Load { small, large } load = Load::small;
   std::string dtype = "f32";                            // the default type of elements
   std::string other_dtype = "bf16";                     // the type that is compared with `dtype`
@@ -78,8 +76,7 @@ struct SweepSpan {
   bool large() const { return load == Load::large; }
 };
 
-/// The launches of each operation on one device. A null pointer, or an optional without a value, says that the device
-/// has no kernel for the operation.
+/// The launches of each operation on one device; null or empty if the device has no kernel for the operation.
 struct Operations {
   std::string_view kernel_ending = {};              // how kernels' file names end: "cpu.cpp"; empty: no kernel files
   const FlashOperation* flash = nullptr;            // attention, also of prompts over a paged cache
@@ -94,15 +91,15 @@ struct Operations {
   std::optional<ElementKernel> stage = {};          // copies a caller's tables, on the caller's stream
   std::optional<ElementKernel> user_function = {};  // calls a user's function outside attention, for the oracle
   Grid most_threadgroups = {UINT32_MAX, UINT32_MAX, UINT32_MAX};  // the most that a launch may have in each dimension
-  /// The kind of code, compiled ahead of time, that the device loads: "object" or "cubin"; empty: none.
+  /// The kind of code compiled ahead of time that the device loads: "object" or "cubin"; empty: none.
   std::string_view ahead_of_time = {};
   SweepSpan span = {};
 
-  /// Returns the file of a kernel, from its path without the ending.
+  /// Adds kernel_ending.
   std::string kernel_file(std::string_view path) const;
 };
 
-/// Returns the operations of a device that has no kernels of the project.
+/// For a device without kernels of the project.
 const Operations& no_operations();
 
 /// Returns "this device has no kernel for WHAT".

@@ -14,7 +14,7 @@ namespace attn {
 
 namespace fs = std::filesystem;
 
-// One pipeline. The slot's mutex makes a second thread wait while the first thread compiles the pipeline.
+// One pipeline. The mutex makes a second thread wait while the first compiles.
 struct PipelineCache::Slot {
   std::atomic<bool> ready{false};  // `cache_key` and `pipeline` are set and will not change
   std::mutex mutex;

@@ -1,4 +1,4 @@
-// Pipelines are loaded binaries. A PipelineCache reads or compiles the binaries.
+// Loaded kernels, and a cache of compiled binaries.
 #pragma once
 
 #include <atomic>
@@ -21,16 +21,15 @@ namespace attn {
 struct Pipeline {
   Binary binary;
   std::unique_ptr<Kernel> kernel;
-  std::string origin;  // "compiled", "disk" or "archive": where this process got the binary
-  double ready_s = 0;  // seconds that this process took to compile or read the binary, and to load it
+  std::string origin;  // "compiled", "disk" or "archive"
+  double ready_s = 0;  // seconds to compile or read the binary, and to load it
   double load_s = 0;   // the part of ready_s for loading
 };
 
-/// Pipelines of one device. The cache looks for a binary in memory, then in an archive (if one is attached), then in
-/// the folder on disk, and then asks the compiler. The folder has a file for each cache key, the hash of a source and
-/// its compiler. Several threads and several processes may use a folder at once: while a thread compiles a source, all
-/// other threads that want this source wait for the result. So a source is usually compiled once for each folder, or
-/// once for each cache if no folder can be written.
+/// Pipelines of one device. The cache looks for a binary in memory, in an attached archive, and in the folder on disk,
+/// before it compiles. The folder has a file for each cache key, the hash of a source and its compiler. Several threads
+/// and several processes may use a folder at once: if several want a source, one compiles and the others wait for the
+/// result.
 class PipelineCache {
  public:
   /// If `folder` is empty or cannot be made, the cache uses no disk. If the folder cannot be written, the cache logs
@@ -41,12 +40,11 @@ class PipelineCache {
   /// Returns the pipeline for a source. Throws CompileError, and BadInput for a missing source.
   const Pipeline& get(const KernelSource& source);
 
-  /// Attaches an archive, in which get() then looks for binaries that are not loaded yet. No thread may be in get()
-  /// during this call.
+  /// No thread may be in get() during this call.
   void attach(PipelineArchive archive) { archive_ = std::move(archive); }
   /// Returns the binaries that this cache has loaded so far, as an archive. Waits for no compilation.
   PipelineArchive archive() const;
-  /// Gets the pipelines of all sources, on at most `workers` threads. Throws the error of a thread that fails.
+  /// Calls get() for all sources, on at most `workers` threads. Throws the error of a thread that fails.
   void prepare(const std::vector<KernelSource>& sources, unsigned workers);
 
   /// Returns $ATTENTION_PROTO_CACHE, else $XDG_CACHE_HOME/attention-proto, else $HOME/.cache/attention-proto. Returns

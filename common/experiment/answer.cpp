@@ -21,12 +21,11 @@ namespace {
 
 constexpr double worth_avoiding = 1.05;  // the least ratio (time / fastest time) at which a line says "avoid"
 constexpr size_t most_avoided = 3;       // the most options to avoid that a line names
-constexpr size_t most_values = 4;  // the most values of an axis, or good options, or unclear options, that a line names
+constexpr size_t most_values = 4;        // the most names or values in a list
 
 using Names = std::set<std::string>;
 
-/// A shape (answer.h) with the options of a choice that were measured in this shape. The shapes of one call of
-/// choice_line() have equal values of the axes in Choice::by.
+/// A shape (answer.h) with the options that were measured in it.
 struct Shape {
   Case config;  // the values of all axes except the choice's axes
   Picked picked;
@@ -56,8 +55,7 @@ Case without(const Case& config, const std::vector<std::string>& axes) {
   return rest;
 }
 
-/// Returns the time of `option` divided by the time of `best`: the ratio of a comparison of these two cases, else the
-/// ratio of the two medians.
+/// The time of `option` divided by the time of `best`.
 double ratio_of(const Measurement& option, const Measurement& best, const std::vector<Comparison>& comparisons) {
   for (const Comparison& comparison : comparisons) {
     if (comparison.baseline == best.config && comparison.contender == option.config) return comparison.ratio.value;
@@ -66,8 +64,7 @@ double ratio_of(const Measurement& option, const Measurement& best, const std::v
   return seconds(option) / seconds(best);
 }
 
-/// Returns the names of the options that records call the best, or as good as the best, for a shape. Empty if no record
-/// has the shape.
+/// The options that records call the best or as good for a shape. Empty if no record has the shape.
 Names recorded_options(const Choice& choice, const Shape& shape, const AnswerInput& input) {
   Names names;
   const Json& tuning = input.known.tuning;
@@ -113,11 +110,10 @@ Names common(const Names& a, const Names& b) {
   return both;
 }
 
-/// Returns the answer's line about a choice for `shapes`. Null if no option is as good as the fastest option in all of
-/// these shapes.
+/// The answer's line about a choice for `shapes`. Null if no option is as good as the fastest in all of several shapes.
 Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const Case& where, const AnswerInput& input) {
   Names good, all, slower;
-  std::map<std::string, double> ratios;  // for each option, the largest ratio_of() in any shape
+  std::map<std::string, double> ratios;  // the largest of each option in any shape
   for (const Shape& shape : shapes) {
     Names own = {option_of(choice, shape.picked.best->config)}, here;
     for (const Measurement* option : shape.picked.as_good) own.insert(option_of(choice, option->config));
@@ -218,8 +214,7 @@ Json choices_of(const AnswerInput& input) {
         lines.push_back(line);
         continue;
       }
-      // No option is as good as the fastest in all shapes. So each shape gets its own line, with the axes in which the
-      // shapes differ.
+      // Each shape gets its own line, with the axes in which the shapes differ.
       std::vector<Case> configs;
       for (const Shape& shape : shapes) configs.push_back(shape.config);
       const std::vector<std::string> differing = varying_axes(configs);
@@ -241,7 +236,7 @@ struct Judged {
   State state = State::inconclusive;
   double low = 0, high = 0;  // the least and the largest figure
   bool contradicted = false;
-  std::string id;  // of this run's finding; of the latest recorded finding where only the record decides
+  std::string id;  // of this run's finding, or of the latest recorded finding if the record decides
 };
 
 State state_of(const std::string& text) {
@@ -250,7 +245,7 @@ State state_of(const std::string& text) {
                                         : State::inconclusive;
 }
 
-/// Returns the cases of a claim, as this run and the records judge them.
+/// The cases of a claim, as this run and the records judge them.
 std::vector<Judged> judged(const std::string& hypothesis, const AnswerInput& input) {
   std::map<std::string, const Json*> recorded;  // by claim_key
   for (const Json& line : input.known.claims) {
@@ -278,7 +273,6 @@ std::vector<Judged> judged(const std::string& hypothesis, const AnswerInput& inp
       const Judged known = judge_record(*record->second);
       recorded.erase(record);
       if (own.state == State::inconclusive) {
-        // If this run leaves the case undecided, the record's verdict counts.
         if (known.state != State::inconclusive) own = known;
       } else if (known.state != State::inconclusive) {
         own.contradicted = known.state != own.state;
@@ -304,12 +298,8 @@ std::map<std::string, std::string> axes_of(const std::string& subject) {
   return axes;
 }
 
-/// Returns a text that says which cases of a claim are in `some`; `all` has all cases of the claim. If `some` has all
-/// cases, the text has their number, and is empty for a single case. Else the text names the first axis that tells
-/// `some` from the other cases, and the axis's values in `some`. Such an axis has no value that occurs both in `some`
-/// and in the other cases, and has at most most_values values in `some`. If there is no such axis and `some` is a
-/// single case, the text names the axes in which this case differs from the other cases. Else the text has the number
-/// of cases in `some`.
+/// Says which of all cases of a claim are in `some`: by the first axis whose values tell `some` from the other cases,
+/// or else, for a single case, by all axes in which the case differs; else by the number of cases.
 std::string where(const std::vector<Judged>& some, const std::vector<Judged>& all) {
   if (some.size() == all.size()) {
     return some.size() == 1 ? "" : some.size() == 2 ? "in both cases" : fmt::format("in all {} cases", some.size());
@@ -324,13 +314,13 @@ std::string where(const std::vector<Judged>& some, const std::vector<Judged>& al
     return found;
   };
   std::istringstream words(all.front().subject);
-  // `named`: the axes whose values differ between `some` and the other cases. `differing`: each of these axes with one
-  // of its values in `some`.
+  // `named`: the axes whose values differ between `some` and the other cases; `differing`: the same with a value in
+  // `some`.
   std::vector<std::string> named, differing;
   for (std::string word; words >> word;) {
     const std::string axis = word.substr(0, word.find('='));
     const Names mine = values(axis, true);
-    // Whether this axis has, in every case, the value of an axis that is already in `named`.
+    // Whether this axis always has the value of an axis in `named`, as kv_len may have that of q_len.
     const bool follows = std::ranges::any_of(named, [&](const std::string& before) {
       return std::ranges::all_of(all, [&](const Judged& one) {
         const auto axes = axes_of(one.subject);
@@ -348,7 +338,7 @@ std::string where(const std::vector<Judged>& some, const std::vector<Judged>& al
   return fmt::format("in {} of {} cases", some.size(), all.size());
 }
 
-/// Returns the unit of a claim's figures: "x" for a ratio of times; else a unit after a space, such as " %", or "".
+/// The unit of a claim's figures: "x" for a ratio of times; else a unit after a space, such as " %", or "".
 std::string unit_of(const Claim& claim) {
   const std::string& metric = claim.hypothesis.metric;
   const std::string first = metric.substr(0, metric.find(' '));
@@ -380,7 +370,7 @@ Known known_of(const std::string& root, const std::string& experiment, const std
   for (std::string line; std::getline(pooled, line);) {
     // Parsing all lines would take longer than measuring a small case.
     if (line.find(names[0]) == line.npos || line.find(names[1]) == line.npos) continue;
-    Json claim = parse_json(line, false);  // tests check this file of the source tree, so an error is not reported
+    Json claim = parse_json(line, false);  // tests check the file, so an error is not reported
     if (claim.is_object() && claim.value("experiment", "") == experiment && claim.value("device", "") == device) {
       known.claims.push_back(std::move(claim));
     }
@@ -460,8 +450,7 @@ std::string range_text(const Json& line) {
   return low + " to " + high;
 }
 
-/// Returns the values of the axes in `where`, for example "f32 head_dim=64". A number has the name of its axis before
-/// it.
+/// For example "f32 head_dim=64".
 std::string label_of(const Json& where) {
   std::vector<std::string> words;
   for (const auto& [axis, value] : where.items()) {

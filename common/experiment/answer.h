@@ -1,5 +1,5 @@
-// The answer of a run: which option of each choice to take, what the claims advise, and what is undecided. The answer
-// follows from this run and from what the source tree's records say about the device.
+// The answer of a run: which option of each choice to take, what the claims advise, and what is undecided, by this run
+// and by the records of the source tree.
 #pragma once
 
 #include <functional>
@@ -11,9 +11,8 @@
 
 namespace attn {
 
-/// A choice that a user has to make, for example which tile a kernel uses. An option of the choice is a combination of
-/// values of some axes, the choice's axes. A shape is a combination of values of the other axes. The options are
-/// compared in each shape.
+/// A choice that a user has to make, for example which tile a kernel uses. An option is a combination of values of the
+/// choice's axes; a shape is a combination of values of the other axes. Options are compared in each shape.
 struct Choice {
   std::string what;                             // "tile (block_r x block_c)"
   std::vector<std::string> axes;                // an option's name has the values of these axes, without "none"
@@ -21,28 +20,25 @@ struct Choice {
   std::vector<std::string> by = {};             // the answer has a line for each combination of values of these axes
   std::function<bool(const Case&)> takes = {};  // which cases take part; empty: all
   /// An option is as good as the fastest option if its time is at most this multiple of the fastest option's time. 0:
-  /// an option is as good if the confidence interval of its time overlaps that of the fastest option's time.
+  /// an option is as good if the confidence intervals of the two times overlap.
   double within = 0;
-  size_t at_least = 3;  // a shape in which fewer options were measured takes no part
+  size_t at_least = 3;  // a shape with fewer measured options is left out
 };
 
 /// The content of an experiment's answer. If `choices` and `claims` are both empty, the answer has all claims.
 struct AnswerSpec {
   std::vector<Choice> choices = {};
-  /// Ids of the hypotheses whose advice is for users, in the order of the answer. The answer leaves out an id if no
-  /// claim of the device has it.
+  /// Ids of the hypotheses whose advice is for users, in the order of the answer. Ids without a claim of the device are
+  /// left out.
   std::vector<std::string> claims = {};
-  /// Cases that differ only in these axes compute the same results. The printed table compares cases that differ only
-  /// in these axes. Empty: the experiment's compared axes.
+  /// The printed table compares cases that differ only in these axes. Empty: the experiment's compared axes.
   std::vector<std::string> alternatives = {};
 };
 
-/// The option that takes the least time among results of cases that differ only in their options, and the options that
-/// are as good as this option. scripts/pages/tuning.py has the same rule: entry_of() for intervals, best_choices() for
-/// `within`.
+/// The fastest of several options, and the options that are as good. scripts/pages/tuning.py has the same rule.
 struct Picked {
   const Measurement* best = nullptr;
-  Results as_good = {};  // the options that are as good as `best`, without `best`, in the order of the results
+  Results as_good = {};  // without `best`, in the order of the results
 };
 Picked pick_option(const Results& options, double within);
 
@@ -63,8 +59,8 @@ struct AnswerInput {
   const std::vector<Comparison>& comparisons;
   const std::vector<Json>& findings;  // of this run
   Known known = {};
-  bool whole_sweep = true;  // true: recorded cases of the claims count, too, if this run did not judge them
-  /// Sets the axes of a choice to their defaults, in a case that lacks these axes. Empty if there are no defaults.
+  bool whole_sweep = true;  // recorded cases of the claims count too, if this run did not judge them
+  /// Sets missing axes of a case to their defaults. Empty if there are no defaults.
   std::function<void(Case&)> complete = {};
 };
 
@@ -76,16 +72,15 @@ struct AnswerInput {
 /// ratios), "unclear" (options), "default" if there is one, and "undecided" (the reason why there is no option to
 /// take). An option is unclear if it is not as good as the fastest option (Choice::within), but the confidence
 /// intervals of the two options' times overlap. A ratio comes from the comparison of the option with the fastest
-/// option. If the two options were not compared, the ratio is the quotient of their medians. If a choice is about
-/// several shapes, the ratio is the largest of the shapes' ratios. The option to take is as good as the fastest in all
-/// of these shapes, and in the records of these shapes if there are any.
+/// option, or else from their medians. For several shapes the ratio is the largest of the shapes' ratios. The option to
+/// take is as good as the fastest in all of these shapes, and in the records of these shapes if there are any.
 ///
 /// A member of "claims" has the advice, the range of the claim's figures, and the cases for which the advice holds. If
 /// this run and the records contradict each other about a case of the claim, neither verdict counts.
 Json answer(const AnswerInput& input);
 
-/// The answer as a text of about `most_lines` lines of at most `width` characters. If the whole answer needs more
-/// lines, the text names fewer undecided claims, and gives only the names of the last choices and claims.
+/// The answer as a text of about `most_lines` lines of at most `width` characters. A longer answer is shortened: fewer
+/// undecided claims, then only the names of the last choices and claims.
 std::string answer_text(const Json& answer, size_t width, size_t most_lines);
 
 }  // namespace attn

@@ -16,9 +16,9 @@
 namespace attn {
 namespace {
 
-constexpr double steady_cv = 0.25;      // samples on a quiet machine have a smaller CV (standard deviation / mean)
-constexpr double steady_floor = 0.05;   // on a quiet machine a comparison's two times of one case differ by less
-constexpr double little_overlap = 0.1;  // the run is undisturbed if other programs use at most this share of its cores
+constexpr double steady_cv = 0.25;      // samples on a quiet machine have a smaller CV
+constexpr double steady_floor = 0.05;   // on a quiet machine two times of one case differ by less
+constexpr double little_overlap = 0.1;  // the share of a run's cores that other programs may use
 
 double used_s(int who) {
   rusage usage{};
@@ -67,7 +67,7 @@ std::vector<std::string> disturbances(const DeviceInfo& device, const std::vecto
                                 units, cores, cores == 1 ? "" : "s", cores));
   }
   std::vector<std::string> signs;
-  const double overlap = others + units - cores;  // the cores that both the run and other programs used
+  const double overlap = others + units - cores;  // cores that both the run and other programs used
   if (device.on_host && cores > 0 && units <= cores && overlap > little_overlap * units) {
     signs.push_back(fmt::format("other programs used {:.1f} of {} cores", others, cores));
   }

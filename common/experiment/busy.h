@@ -10,23 +10,20 @@
 
 namespace attn {
 
-/// `busy_s` is the busy time since the machine started, summed over the cores of this process's affinity mask. `own_s`
-/// is the CPU time of this process and of the child processes that this process has waited for.
+/// Busy times since the machine started, summed over the cores that this process may use.
 struct CoreTimes {
   int cores = 0;
-  double busy_s = 0;  // for all programs, and for other virtual machines of the host
-  double own_s = 0;
+  double busy_s = 0;  // of all programs, and of other virtual machines of the host
+  double own_s = 0;   // CPU time of this process, and of the children that this process has waited for
   std::chrono::steady_clock::time_point at = {};
 };
-/// Reads the affinity mask and /proc/stat. `cores` is 0 if either cannot be read.
+/// `cores` is 0 if the times cannot be read.
 CoreTimes core_times();
-/// The number of cores that other programs used on average between two readings; 0 if a reading failed, or if the
-/// readings are of different numbers of cores.
+/// The number of cores that other programs used on average between two readings; 0 if unknown.
 double others(const CoreTimes& begin, const CoreTimes& end);
 
-/// Returns a line for each kind of disturbance of a run: more threads than cores, a busy machine, and throttling.
-/// `cores` is the number of cores that this process may use; `others` is the number of cores that other programs used
-/// on average during the run.
+/// Returns a line for each kind of disturbance of a run. `cores` is the number of cores that this process may use,
+/// `others` the result of others() for the run.
 std::vector<std::string> disturbances(const DeviceInfo& device, const std::vector<Measurement>& results,
                                       const std::vector<Comparison>& comparisons, int cores, double others);
 

@@ -20,17 +20,16 @@ namespace attn {
 namespace {
 
 // A repetition is long compared with a launch's overhead, and short compared with a time slice. On a shared machine
-// some of many short repetitions usually run undisturbed by other programs; of a few long repetitions perhaps none
-// does.
+// some of many short repetitions usually run undisturbed by other programs.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
 constexpr double min_flush_effect = 1.2;
 
-/// The number of threadgroups into which a launch is divided. Each unit gets several of these parts, so that a unit
-/// that starts late or loses its core does not delay the launch for long.
+/// Threadgroups of a launch: several for each unit, so that a unit that starts late or loses its core does not delay
+/// the launch for long.
 uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
 
-/// Throws BadInput where the device has no kernels for ceilings.
+/// Throws BadInput if the device has no kernels for ceilings.
 const CeilingOperation& ceilings_of(const DeviceInfo& info) {
   if (!info.operations->ceilings) throw BadInput(fmt::format("{}: {}", info.spec, no_kernel_for("ceilings")));
   return *info.operations->ceilings;
@@ -38,8 +37,7 @@ const CeilingOperation& ceilings_of(const DeviceInfo& info) {
 
 CeilingKernels kernels_of(const DeviceInfo& info) { return ceilings_of(info).kernels(info); }
 
-/// Returns a kernel of the ceilings; the pipeline cache owns the kernel. A constant of `changed` replaces the usual
-/// constant of the same name, if there is one.
+/// A constant of `changed` replaces the usual constant of the same name. The pipeline cache owns the kernel.
 const Kernel* ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
                              FunctionConstants changed = {}) {
   CeilingKernels kernels = kernels_of(device.info());
@@ -63,7 +61,7 @@ CommandEncoder timed(const Kernel& kernel, uint32_t groups, uint32_t threads, co
 
 double run_once(Device& device, const CommandEncoder& encoder) { return device.submit(encoder).at(0); }
 
-/// Returns the seconds of the fastest repetition; the encoders take turns.
+/// Seconds of the fastest repetition; the encoders take turns.
 double best_time(Device& device, const std::vector<CommandEncoder>& encoders, double budget_s) {
   const Stopwatch stopwatch;
   double best = run_once(device, encoders.front());
@@ -80,7 +78,7 @@ struct MemoryShape {
   size_t bytes() const { return groups * part_bytes; }
 };
 
-/// Returns a shape of about `bytes`, in parts of `part_bytes` if `part_bytes` is not 0.
+/// A shape of about `bytes`, in parts of `part_bytes` if not 0.
 MemoryShape memory_shape(const DeviceInfo& info, size_t bytes, size_t part_bytes) {
   if (part_bytes) return {static_cast<uint32_t>(std::max<size_t>(bytes / part_bytes, 1)), part_bytes};
   return {parts(info), std::max<size_t>(bytes / parts(info) / 256, 1) * 256};
@@ -90,7 +88,7 @@ MemoryShape copy_shape(const DeviceInfo& info, size_t bytes) {
   return memory_shape(info, bytes, kernels_of(info).copy_part_bytes);
 }
 
-/// Encodes slice number `i` of a copy between large buffers.
+/// Encodes slice `i` of a copy between buffers of several slices.
 CommandEncoder encode_copy(const Device& device, PipelineCache& pipelines, const MemoryShape& shape, bool non_temporal,
                            const Buffer& source, const Buffer& target, int i, const CacheFlush* flush = nullptr) {
   const auto at = [&](const Buffer& buffer) { return static_cast<std::byte*>(buffer.data()) + i * shape.bytes(); };
@@ -142,7 +140,7 @@ double arithmetic_tflops(Device& device, PipelineCache& pipelines, const Ceiling
   const Kernel& kernel = *ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
   const Buffer result = arithmetic_result(device);
   const auto encode = [&](long long iterations) { return encode_arithmetic(device, kernel, result, iterations); };
-  // Doubles the iterations until a launch takes a quarter of repetition_s, then scales them to repetition_s.
+  // First a launch that is long enough to be timed, then scaled to repetition_s.
   long long iterations = 1024;
   double seconds = run_once(device, encode(iterations));
   while (seconds < repetition_s / 4 && iterations < (1ll << 40)) {

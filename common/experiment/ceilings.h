@@ -1,5 +1,4 @@
-// Measures the rates that the device reaches in this run: the copy rate, and the arithmetic rate of each dtype. This
-// file also has the flush of the device's caches, and a test of this flush.
+// Measures the rates that the device reaches in this run, and flushes the device's caches.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,30 +9,26 @@
 
 namespace attn {
 
-/// Measures the best rates among many repetitions on all units of the device (all SMs of a GPU, for example). A
-/// repetition of arithmetic takes about 2 ms. All repetitions together take about `budget_s` seconds.
-///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores. A
-///           buffer on cuda has 32 times the bytes of the last-level cache, but at least 512 MiB (metal: 8 times,
-///           at least 64 MiB). A buffer on the cpu has 4 times the bytes of the last-level cache, but at least 64
-///           and at most 128 MiB; a repetition copies one of the buffer's 8 slices.
+/// Measures the best rates among many repetitions on all units of the device (all SMs of a GPU, for example), in about
+/// `budget_s` seconds. A repetition of arithmetic takes about 2 ms.
+///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores, between
+///           buffers of CeilingKernels::copy_bytes.
 ///   f32     TFLOP/s of fused multiply-adds in registers.
-///   bf16    cpu: products of tile registers (amx-bf16), else dot products of pairs (avx512bf16). The rate of f32 if
-///           the cpu has neither instruction set, or if f32 is faster.
-///           cuda: the matrix units, by wgmma or mma.sync, on random data. metal: products of simdgroup matrices.
-///   f16     cpu: the rate of f32, because kernels widen f16 to f32. cuda and metal: as bf16.
-///   tf32    cuda: as bf16. metal: products of simdgroup matrices in f32. The cpu has no tf32: 0.
+///   bf16    Products of matrices: on cuda wgmma or mma.sync, on random data; on metal simdgroup matrices; on the cpu
+///           tile registers (amx-bf16), else dot products of pairs (avx512bf16). At least the rate of f32.
+///   f16     As bf16, but on the cpu the rate of f32, because kernels widen f16 to f32.
+///   tf32    Products of matrices, on metal in f32. The cpu has no tf32: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
-/// The arithmetic of a ceiling, as a launch that takes turns with the measured kernels. The launch's time shows the
-/// rate that the device reaches during the rounds of these kernels.
+/// The arithmetic of a ceiling, as a launch that takes turns with the measured kernels, so that its rate is of the same
+/// time as theirs.
 class MatrixCeiling {
  public:
-  /// Prepares a launch that takes about `launch_s` seconds at the rate that `measured` has for the dtype.
+  /// A launch takes about `launch_s` seconds at the rate of `measured` for the dtype.
   MatrixCeiling(Device& device, PipelineCache& pipelines, DType dtype, const Ceilings& measured, double launch_s);
   /// Seconds of a launch.
   double sample() const;
-  /// Floating-point operations of a launch. Three products of tf32 that replace one product of f32 count as one
-  /// product.
+  /// Floating-point operations of a launch. Three products of tf32 that replace a product of f32 count once.
   double flops() const { return flops_; }
 
  private:
@@ -43,7 +38,7 @@ class MatrixCeiling {
   double flops_;
 };
 
-/// Evicts other data from the caches: fills a buffer of twice the size of the last-level cache.
+/// Evicts other data from the caches, by filling a buffer of twice the size of the last-level cache.
 class CacheFlush {
  public:
   /// Throws OutOfMemory.
@@ -54,12 +49,12 @@ class CacheFlush {
   Buffer buffer_;
 };
 
-/// A copy between two buffers of measure_ceilings()'s size, or a read of one such buffer, as a launch that takes turns
-/// with the measured kernels. A flush of the caches runs before each launch.
+/// A copy or a read of large buffers, as a launch that takes turns with the measured kernels, after a flush of the
+/// caches.
 class MemoryCeiling {
  public:
   enum class Access { copy, read };
-  /// Tries a kernel with and a kernel without non-temporal loads and stores, and takes the faster one.
+  /// Takes the faster of the kernels with and without non-temporal loads and stores.
   MemoryCeiling(Device& device, PipelineCache& pipelines, Access access, const CacheFlush& flush);
   /// Seconds of a launch.
   double sample() const;
@@ -73,14 +68,13 @@ class MemoryCeiling {
   double bytes_ = 0;
 };
 
-/// Returns, for each rate, the larger value of two measurements of one device. Another program that uses the device
-/// makes a measured ceiling too low, never too high.
+/// The larger value of each rate: another program that uses the device makes a measured ceiling too low, never too
+/// high.
 Ceilings max(const Ceilings& a, const Ceilings& b);
-/// Returns each measured ceiling multiplied by `factor`.
+/// Each measured ceiling multiplied by `factor`.
 Ceilings scaled(const Ceilings& ceilings, double factor);
 
-/// The result of the test of a flush. The test copies between buffers that fit in the caches
-/// (CeilingKernels::flush_test_bytes). If the flush works, this copy takes longer after a flush.
+/// The test copies between buffers that fit in the caches. If the flush works, the copy takes longer after a flush.
 struct FlushTest {
   double hot_s = 0, cold_s = 0;  // medians of the copy's time without and with a flush
   bool ok = false;               // cold_s is at least 1.2 times hot_s

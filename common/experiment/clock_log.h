@@ -16,7 +16,7 @@ class ClockLog {
  public:
   explicit ClockLog(const Device& device) : device_(device) {}
 
-  /// Call this function after each round. The function reads the clocks at most once in interval_s seconds.
+  /// For a call after each round. Reads the clocks at most once in interval_s.
   void read() {
     if (!readings_.empty() && since_last_.seconds() < interval_s) return;
     readings_.push_back(device_.clocks());

@@ -117,7 +117,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
   ClockLog clocks(*device);
   Scope scope = Scope::device_hot;
   if (all_ok()) {
-    // While the trials take turns, a failure cannot be blamed on one trial. The contender's record gets the failure.
+    // While the trials take turns, a failure cannot be blamed on one of them: the contender's record gets the failure.
     guarded(trials[1].record, [&] {
       const auto any = [&](const auto& is) { return std::any_of(trials.begin(), trials.end(), is); };
       if (any([](const Trial& trial) { return trial.host != nullptr; })) scope = Scope::host;
@@ -126,8 +126,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
       int launches = 1;
       for (const Trial& trial : trials) launches = std::max(launches, launches_per_sample(trial));
       std::vector<Sampler> samplers;
-      // A is the baseline, B the contender, and A' the baseline again. In every second process A' begins. The error
-      // that a drift leaves in A B A' has the opposite sign in A' B A.
+      // In every second process A' begins: the error that a drift leaves in A B A' has the opposite sign in A' B A.
       if (options.part_number % 2 == 0) std::reverse(order.begin(), order.end());
       for (const size_t i : order) {
         const Trial& trial = trials[i];
@@ -145,7 +144,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
     });
   }
   if (interrupted()) return std::nullopt;
-  // A' has the case and the kernels of A, and differs from A only in its tensors. So A' is not checked.
+  // A' differs from A only in its tensors, and is not checked.
   for (Trial& trial : std::span(trials).first(2)) {
     at(trial);
     if (all_ok()) guarded(trial.record, [&] { check_again(trial); });

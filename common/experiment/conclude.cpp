@@ -18,7 +18,7 @@
 namespace attn {
 namespace {
 
-/// Returns the shortest prefix of `id`, of at least min_replay_digits digits, with which no other result's id begins.
+/// The shortest unambiguous prefix of `id`, of at least min_replay_digits digits.
 std::string short_id(const std::string& id, const std::vector<Measurement>& results) {
   size_t digits = std::min(min_replay_digits, id.size());
   const auto ambiguous = [&] {

@@ -21,7 +21,7 @@
 namespace attn {
 namespace {
 
-/// The output of a command; empty where the command fails.
+/// Empty if the command fails.
 std::optional<std::string> output_of(const std::vector<std::string>& arguments) {
   std::FILE* pipe = popen((shell_command(arguments) + " 2>/dev/null").c_str(), "r");
   if (!pipe) return std::nullopt;
@@ -32,7 +32,7 @@ std::optional<std::string> output_of(const std::vector<std::string>& arguments) 
   return text;
 }
 
-/// The hash of the names and contents of all files of a folder.
+/// A hash of the names and contents of all files of a folder.
 std::string hash_of_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> paths;
   std::error_code error;
@@ -74,8 +74,8 @@ std::string host_compiler() {
 }
 
 Json git_state(const std::string& folder) {
-  // The folder must be the top of a work tree: an unpacked archive may lie inside the work tree of another project. At
-  // the top, git prints an empty line for the folder's place in the tree, before the commit.
+  // The folder must be the top of a work tree, because an unpacked archive may lie inside the work tree of another
+  // project. At the top git prints an empty prefix, and then the commit.
   const auto commit = output_of({"git", "-C", folder, "rev-parse", "--show-prefix", "HEAD"});
   const auto status = output_of({"git", "-C", folder, "status", "--porcelain", "--untracked-files=no"});
   if (!commit || !commit->starts_with('\n') || !status) return nullptr;

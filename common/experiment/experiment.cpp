@@ -33,9 +33,8 @@ namespace {
 
 volatile std::sig_atomic_t signal_received = 0;
 
-/// Notes SIGINT and SIGTERM. A second signal of the same kind has its usual effect, except in a worker. While a
-/// SignalGuard exists, a write to a closed pipe, or beyond the allowed size of a file, fails with an error and does not
-/// end the process.
+/// Notes SIGINT and SIGTERM. A second signal of the same kind has its usual effect, except in a worker. A write to a
+/// closed pipe, or beyond the allowed size of a file, fails and does not end the process.
 class SignalGuard {
  public:
   /// In a worker a second signal has no effect, because the process that watches the worker gets the signal too.
@@ -208,11 +207,11 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     to_stderr(fmt::format("{}: {}\n", spec.name, message));
     return status;
   };
-  std::string records;  // the end of a message: it names the files of the records
+  std::string records;  // the end of a message
   bool users_code = false;
   const auto run = [&](const std::vector<std::string>& arguments, const Restarter& go_on, const Worker* worker) {
     const SignalGuard guard(worker);
-    // spdlog's default logger writes to stdout, but stdout is for results only.
+    // spdlog's default logger writes to stdout, which is for results only.
     spdlog::set_default_logger(
         std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
     try {

@@ -31,11 +31,9 @@ class Problem {
   virtual void encode(CommandEncoder& encoder) const = 0;
   /// Makes the outputs NaN, so that the check finds outputs that the next launch does not write.
   virtual void poison() = 0;
-  /// Compares the outputs of the last launch with the oracle, and checks that no kernel wrote into the guard bands on
-  /// either side of each buffer.
+  /// Compares the outputs of the last launch with the oracle, and checks the guard bands of the buffers.
   virtual Check check() = 0;
-  /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput for a problem that cannot write its
-  /// outputs.
+  /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput if the problem cannot write them.
   virtual void dump(const std::string& path) const;
   /// The work of the launches, for a problem whose work is known only after launches on the device. Empty: the plan's
   /// work counts.
@@ -44,8 +42,7 @@ class Problem {
   virtual Json values() const { return nullptr; }
 };
 
-/// A case about work of the host (compiling, for example). The loop launches nothing for this case; sample() does all
-/// of the work. The constructor prepares all that sample() needs.
+/// A case about work of the host, for example compiling. The constructor prepares all that sample() needs.
 class HostProblem {
  public:
   virtual ~HostProblem() = default;
@@ -53,8 +50,7 @@ class HostProblem {
   virtual double sample() = 0;
   /// Checks the result of the last sample.
   virtual Check check() = 0;
-  /// Further values of the case for the record: an object, or null. The loop calls this function after it has timed the
-  /// case.
+  /// As Problem::values(). Called after the case is timed.
   virtual Json values() const { return nullptr; }
 };
 
@@ -62,12 +58,11 @@ class HostProblem {
 struct FileOption {
   std::string name;  // with its dashes
   std::string help;
-  /// The axes that the file fixes. The value of one of these axes depends on the file's text, so that different texts
-  /// make different cases. Throws BadInput.
+  /// The axes that the file fixes. One value depends on the file's text, so that different texts make different cases.
+  /// Throws BadInput.
   std::function<std::vector<Axis>(const std::string& path)> axes;
 };
 
-/// The description of one experiment.
 struct ExperimentSpec {
   std::string name;
   std::string summary;
@@ -75,24 +70,21 @@ struct ExperimentSpec {
   /// The axes in which the cases of one comparison differ (tile, variant). The other axes are the shape.
   std::vector<std::string> compared_axes;
   /// True: the compared axes are tile and variant, and `complete` sets the default tile. If the command line names a
-  /// shape axis, selects a single shape and names no tile, then only the default tile runs (select_cases()). False: all
-  /// selected cases run.
+  /// shape axis, selects a single shape and names no tile, then only the default tile runs.
   bool default_tile = true;
   /// If the command line names some axes of this set, the sweep's blocks with other axes of this set are left out. For
   /// example, a user who names one modifier gets no blocks of other modifiers.
   std::set<std::string> narrowing_axes = {};
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
-  /// What the answer at the end of a run contains.
   AnswerSpec answer = {};
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
-  /// Sets the axes that follow from other axes, and the default tile. Axes that are to be set are absent from the case.
+  /// Sets axes that are absent from the case: those that follow from other axes, and the default tile.
   std::function<void(Case&, const DeviceInfo&)> complete = {};
-  /// The plan of a case: its launches, or the reason why the case cannot run. A pure function. Throws BadInput for a
-  /// case that no device can run.
+  /// A pure function. Throws BadInput for a case that no device can run.
   std::function<CasePlan(const Case&, const Setting&)> plan;
-  /// Makes the problem of a plan that can run. The problem's launches are the plan's launches. `make_host` makes the
-  /// problem if the plan is about the host (Plan::host).
+  /// Makes the problem of a plan that can run, with the plan's launches. `make_host` is for plans about the host
+  /// (Plan::host).
   std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> make;
   std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> make_host = {};
   /// The shape axes that the file of --input fixes; empty for an experiment without --input.
@@ -100,11 +92,10 @@ struct ExperimentSpec {
   std::vector<FileOption> file_options = {};
   /// The sweep of a run with a file of `file_options`; empty: `sweep`.
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> file_sweep = {};
-  /// The bytes of threadgroup memory that the published study's kernel takes for the case; 0: the study has no such
-  /// kernel. --dry-run prints these bytes and the plan's bytes.
+  /// Threadgroup memory of the published study's kernel, for --dry-run; 0: the study has no such kernel.
   std::function<size_t(const Case&, const DeviceInfo& device)> study_bytes = {};
-  /// Folders of the source tree whose files, in addition to the kernels, decide what the cases run. Records of a run
-  /// have a hash of each folder's files.
+  /// Folders of the source tree whose files, in addition to the kernels, decide what the cases run. The records have
+  /// their hashes.
   std::vector<std::string> source_folders = {};
   /// One step of a case may take this many seconds (at most 120 with a file of `file_options`) plus the seconds of
   /// --max-launch. A step compiles a kernel, makes the inputs, launches, checks, or samples the host's work. A process
@@ -122,9 +113,9 @@ struct Trial {
   double launch_s = 0;  // seconds of the launch or sample that was checked
 };
 
-/// Orders duels (pairs of cases to compare): the first duel of each claim, then the second duel of each claim, and so
-/// on. So if the budget ends after the first duels, no claim is left out completely. All duels of a claim with
-/// Claim::gather come with the first duels, because a conclusion of this claim needs the comparisons of several duels.
+/// Orders duels (pairs of cases to compare): the first duel of each claim, then the second of each, and so on, so that
+/// a short budget leaves out no claim. All duels of a claim with Claim::gather come with the first duels, because the
+/// conclusion needs several of them.
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels);
 
 class Experiment {
@@ -135,43 +126,40 @@ class Experiment {
   Device& device();
   PipelineCache& pipelines();
   uint64_t seed() const;
-  /// Whether this process is a part of a run (--processes). A part measures pairs, and measures again cases that the
-  /// run's sweep has measured.
+  /// Whether this process is a part of a run (--processes), which measures again cases that the run's sweep has
+  /// checked.
   bool is_part() const;
-  /// The path that --input gives; empty where the option is not given.
+  /// The path of --input, or empty.
   const std::string& input() const;
-  /// The path that one of the experiment's own file options gives; empty where the option is not given.
+  /// The path of one of the experiment's own file options, or empty.
   std::string file(const std::string& option) const;
   const Files& files() const;
 
-  /// The groups of cases that this run measures, as --axis, --shard, --resume and --replay select them. The cases of a
-  /// group take turns while they are measured.
+  /// The cases that the command line selects. The cases of a group take turns while they are measured.
   std::vector<std::vector<Case>> groups();
   /// Runs a step that compiles a user's text before the first case. If the compiler takes too long or too much memory
   /// (CompilationLimit), the run ends, with status 2 if the run has no results yet.
   void compile(const std::function<void()>& step);
   /// Takes over the records of these cases from the run that --resume continues, and returns the cases that still have
-  /// no record. The `body` of run_experiment() uses this function for cases that are not in groups().
+  /// no record. For cases that are not in groups().
   std::vector<Case> unmeasured(const std::vector<Case>& cases);
   /// Makes, launches and checks each case. Cases that are skipped, wrong or failed are recorded and not returned.
   std::vector<Trial> verify(const std::vector<Case>& cases);
-  /// Times the verified cases, which take turns. Then checks them again and records them. With --only verify this
-  /// function only records the cases, and compare() does nothing.
+  /// Times the verified cases, which take turns, checks them again and records them. With --only verify the cases are
+  /// only recorded, and compare() does nothing.
   void measure(std::vector<Trial> trials);
-  /// Does the same with at most this share of the budget that is left.
+  /// The same with at most this share of the budget that is left.
   void measure(std::vector<Trial> trials, double share);
   /// Measures each pair as A B A' (baseline, contender, baseline again), interleaved. Duels with a case that has no
   /// timed and correct result are left out. A replay of a finding measures the finding's pair instead of `duels`. With
-  /// several processes (--processes) this function also measures the cases of the claims again.
+  /// --processes the cases of the claims are also measured again.
   void compare(const std::vector<Duel>& duels);
-  /// Measures each pair in this process only, with at most this share of the budget that is left. A body that asks for
-  /// duels step by step calls this function. Even a replay of a finding measures all of `duels` here.
+  /// Measures each pair in this process only, with at most this share of the budget that is left. For a body that asks
+  /// for duels step by step. A replay of a finding, too, measures all of `duels` here.
   void compare(const std::vector<Duel>& duels, double share);
-  /// Whether the run wants a conclusion about this hypothesis. A replay of a finding wants only the finding's
-  /// hypothesis; --only verify and a replay of a measurement want no conclusion.
+  /// Whether the run wants a conclusion about this hypothesis: a replay, for example, wants at most one.
   bool wants(const std::string& hypothesis) const;
-  /// The whole loop of an experiment: measures the groups, compares the duels of the claims, and concludes. Returns the
-  /// exit status.
+  /// Measures the groups, compares the duels of the claims, and concludes. Returns the exit status.
   int run();
   /// The last two steps of run(), for a body that replaces the earlier steps.
   int compare_and_conclude();
@@ -192,9 +180,9 @@ class Experiment {
 /// Continues the run in a new process with these arguments.
 using Restarter = std::function<void(const std::vector<std::string>& arguments)>;
 
-/// Runs this program with other arguments in a new process. Ends the process if hangs(), which is called again and
-/// again, returns true. Returns the new process's exit status, or 128 + the number of the signal that ended the
-/// process. Throws std::runtime_error if no process can be started.
+/// Runs this program with other arguments in a new process, which is ended as soon as hangs() returns true. Returns the
+/// process's exit status, or 128 + the number of the signal that ended it. Throws std::runtime_error if no process can
+/// be started.
 using PartRunner = std::function<int(const std::vector<std::string>& arguments, const std::function<bool()>& hangs)>;
 int run_part_process(const std::vector<std::string>& arguments, const std::function<bool()>& hangs);
 
@@ -202,12 +190,12 @@ int run_part_process(const std::vector<std::string>& arguments, const std::funct
 /// wrong or failed, a process of --processes failed, or a record or stdout could not be written; 2 bad arguments; 3 the
 /// device is missing; 4 no case could run; 130 interrupted, with all measurements so far kept. After an interruption
 /// verify(), measure() and compare() throw; run_experiment() then prints the table of the recorded cases, and the
-/// command that continues the run. These three functions also throw after a loss of the device. The loss is recorded,
-/// and a new process goes on with the run, except in a replay or if State::can_go_on() is false.
+/// command that continues the run. The three functions also throw after a loss of the device, which is recorded; if
+/// possible, a new process goes on with the run.
 ///
-/// The run is in a worker process, which this process watches (watch.h). With --part, and with `restart`, which is
-/// for tests, the run is in this process. After a loss of the device `restart` gets the command line that continues the
-/// run. `run_part` runs the processes of --processes.
+/// The run is in a worker process, which this process watches (watch.h), except with --part and with `restart`.
+/// `restart` is for tests: after a loss of the device it gets the command line that continues the run. `run_part` runs
+/// the processes of --processes.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body = &Experiment::run,
                    const DeviceOpener& open_device = &Device::open, const Restarter& restart = {},

@@ -28,7 +28,7 @@ FlashConfig config_of(int64_t kv_len, DType dtype = DType::f32, Layout layout = 
   return config;
 }
 
-// Recorded results depend on these random values, so the values must stay the same.
+// Recorded results depend on these values.
 TEST(InputsTest, RandomInputsAreTheStreamsOfTheSeed) {
   const AttentionInputs in = make_inputs(config_of(30, DType::bf16, Layout::bshd), 7, InputKind::random);
   EXPECT_EQ(in.q.data, random_tensor(2, 4, 12, 64, DType::bf16, Layout::bshd, 7, 0).data);
@@ -97,8 +97,8 @@ TEST(InputsTest, AllKeysOfABlockHaveTheSameSignature) {
   EXPECT_EQ(seen.size(), 2u * 2 * 4) << "several blocks have the same signature";
 }
 
-// In most rows the needle outweighs all other keys together. The weight of a needle differs from row to row, because
-// the needles' products with the other keys differ.
+// In most rows the needle outweighs all other keys together; not in all rows, because the products of a needle with the
+// other keys differ.
 TEST(InputsTest, NeedlesOutweighTheOtherKeysAndLieAtManyKeys) {
   for (const bool causal : {false, true}) {
     for (const int64_t keys : {64, 1024, 4096}) {

@@ -1,5 +1,4 @@
-// Tests the flash attention kernels of the device under test against the oracle, with several values of each axis, with
-// random shapes, with hooks, and with shapes that end within a tile. Also tests the work and the dump of a problem.
+// Tests the flash attention kernels of the device under test against the oracle.
 #include "common/cases/problem.h"
 
 #include <fmt/format.h>
@@ -47,7 +46,7 @@ std::vector<std::string> variants() {
   return {"naive", "tiled_scalar", "tiled_vector", "tuned"};
 }
 
-// A test skips itself where the device cannot run the variant, or can run none of the test's configurations.
+// A test is skipped if the device cannot run the variant, or none of the test's configurations.
 class Variants : public OnDevice<testing::TestWithParam<std::string>> {
  protected:
   void SetUp() override {
@@ -90,8 +89,8 @@ TEST_P(Variants, EveryTypeAndLayout) {
   }
 }
 
-// The distance between the rows of K is a multiple of 4 KiB. Such rows share a set of the L1 cache, so on most CPUs the
-// tuned kernel reads a copy of these rows.
+// The rows of K are a multiple of 4 KiB apart. Such rows share a set of the L1 cache, so on most CPUs the tuned kernel
+// reads a copy of them.
 TEST_P(Variants, RowsAMultipleOf4KiBApart) {
   for (const auto& [dtype, kv_heads] : {std::pair{DType::f32, 4}, {DType::f16, 8}, {DType::bf16, 8}}) {
     for (const bool causal : {false, true}) {
@@ -151,9 +150,8 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
   EXPECT_TRUE(std::isfinite(lse[40 + 32]));
 }
 
-// The last tile has only 40 rows. The threads of its missing rows have to stay in step with the threads of the 40 rows.
-// A launch has many blocks of keys, and a GPU runs the launch many times, so that a thread out of step probably
-// makes a wrong result.
+// The last tile has only 40 rows. The threads of its missing rows must stay in step with the others. Many blocks of
+// keys, and many launches on a GPU, make it likely that a thread out of step causes a wrong result.
 TEST_P(Variants, RowsBeyondTheEnd) {
   test::Some some(7);
   for (const int64_t head_dim : {64, 96, 128, 192, 256}) {
@@ -169,10 +167,10 @@ TEST_P(Variants, RowsBeyondTheEnd) {
   }
 }
 
-// The kernel wgmma has more tiles here than an H200 runs at the same time, so a threadgroup computes several tiles, one
-// after the other. Their 16-bit outputs pass through the same threadgroup memory. The last tile of a head may reach
-// beyond the head's last row. With a causal mask wgmma counts a head's tiles from the last row backwards, so the first
-// tile may begin before the first row.
+// The kernel wgmma has more tiles here than an H200 runs at the same time, so a threadgroup computes several tiles,
+// whose 16-bit outputs pass through the same threadgroup memory. A head's last tile may reach beyond the head's last
+// row. With a causal mask wgmma counts tiles from the last row backwards, so the first tile may begin before the first
+// row.
 TEST_P(Variants, OutputsOfManyTiles) {
   test::Some some(7);
   for (const int64_t head_dim : {40, 64, 128, 192, 256}) {
@@ -204,7 +202,7 @@ TEST_P(Variants, CustomScale) {
   }
 }
 
-// Scores in the thousands: a softmax without a running maximum overflows; a softmax that rounds its maximum has large
+// With such scores a softmax without a running maximum overflows, and a softmax that rounds its maximum has large
 // errors.
 TEST_P(Variants, LargeScores) {
   FlashConfig config = small(GetParam());

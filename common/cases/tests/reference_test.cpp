@@ -52,7 +52,6 @@ TEST(ReferenceTest, HandComputedCase) {
   expect_near(result.lse, {std::log(a + b)}, 1e-13);
 }
 
-// The quantities that bound rounding errors, for the case above.
 TEST(ReferenceTest, HandComputedSpreadSwingAndScoreSize) {
   const ReferenceRows result = hand_computed();
   const double a = std::exp(0.5) / (std::exp(0.5) + std::numbers::e), b = 1 - a;
@@ -176,8 +175,7 @@ TEST(ReferenceTest, UnmaskedPairsOfFullAndOfCausalAttention) {
   EXPECT_EQ((AttentionShape{1, 1, 1, 131072, 131072, 64, true}.unmasked_pairs()), 131072.0 * 131073.0 / 2);
 }
 
-// Consecutive query heads share a key/value head. Attention with a copy of this head for each query head gives the same
-// result.
+// Attention with a copy of the key/value head for each query head of its group gives the same result.
 TEST(ReferenceTest, QueryHeadsReadTheKeyValueHeadOfTheirGroup) {
   for (const int64_t kv_heads : {1, 2, 3}) {
     const AttentionShape grouped{2, 6, kv_heads, 3, 5, 4};
@@ -261,7 +259,6 @@ TEST(ReferenceTest, FiniteScoresOfAnySizeHideNoPair) {
   }
 }
 
-// A NaN or an infinity in V reaches the outputs of the rows that see its key, in its own column only.
 TEST(ReferenceTest, NonFiniteValuesReachTheRowsThatSeeThem) {
   const AttentionShape shape{1, 1, 1, 2, 2, 2, true};
   for (const double value : {std::numeric_limits<double>::quiet_NaN(), inf}) {
@@ -298,7 +295,7 @@ TEST(ReferenceTest, LayoutDoesNotMatterAndDtypeOnlyRounds) {
     const Inputs in = random_inputs(shape, dtype);
     const ReferenceRows want = attention(shape, in);
     EXPECT_EQ(attention(shape, random_inputs(shape, dtype, Layout::bshd)).o, want.o) << name(dtype);
-    // The oracle computes in double from the stored values: widening the stored values changes nothing.
+    // The oracle computes in double from the stored values.
     const Inputs wide{convert(in.q, DType::f32, Layout::bshd), convert(in.k, DType::f32, Layout::bhsd),
                       convert(in.v, DType::f32, Layout::bshd)};
     EXPECT_EQ(attention(shape, wide).o, want.o) << name(dtype);

@@ -1,6 +1,4 @@
-// Tests that the errors of correct kernels are at most half of the tolerances (on a cuda device: at most the
-// tolerances). Also tests that a wrong block of keys, anywhere in the sequence, leads to an error above the tolerance
-// in at least one row.
+// Tests that the tolerances pass correct kernels with a margin, and that a wrong block of keys exceeds them.
 #include "common/cases/tolerance.h"
 
 #include <gtest/gtest.h>
@@ -141,14 +139,13 @@ class WrongBlocks : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(All, WrongBlocks, testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-// A wrong block is a block of keys that a kernel leaves out, counts twice, or replaces by the block before. A kernel
-// may also replace only the block's keys, or only the block's values. With a wrong block, anywhere in the sequence, at
-// least one row must be off by more than twice the tolerance. The errors of a correct kernel are at most about half of
-// the tolerance, so they cannot hide the wrong block. One bound is lower: if only the keys are replaced, and the inputs
-// have needles, at least one row must be off by more than the tolerance itself.
+// A wrong block is a block of keys that a kernel leaves out, counts twice, or replaces by the block before, or of which
+// it replaces only the keys or only the values. For each block in the sequence at least one row must be off by more
+// than twice the tolerance, so that a correct kernel's other errors, about half of the tolerance, cannot hide the wrong
+// block. The bound is lower, the tolerance itself, if only the keys are replaced and the inputs have needles.
 //
-// Random inputs have 8 rows. Needles have 16 rows, because half of these rows have nearly all their weight at one key.
-// A check in an experiment has at least 64 rows, or all rows of a smaller shape.
+// Needles have 16 rows in place of 8, because half of these rows have nearly all their weight at one key. A check in an
+// experiment has at least 64 rows, or all rows of a smaller shape.
 TEST_P(WrongBlocks, ExceedTheToleranceOfAtLeastOneRow) {
   test::Some some(3);
   for (const int64_t keys : {64, 1024, 16384, 65536}) {
@@ -184,8 +181,7 @@ TEST_P(WrongBlocks, ExceedTheToleranceOfAtLeastOneRow) {
       if (count == 1) continue;
       EXPECT_GT(least(lost), 2) << where;
       EXPECT_GT(least(other), 2) << where;
-      // If only the keys come from another block, the output changes little, because all values of the block have the
-      // same signature.
+      // The output changes little, because all values of a block have the same signature.
       EXPECT_GT(least(other_keys), kind == InputKind::random ? 2 : 1) << where;
       EXPECT_GT(least(other_values), 2) << where;
     }
@@ -222,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(All, Margins, testing::ValuesIn(test::kernel_paths(test
 
 TEST_P(Margins, KernelsUseAtMostHalfOfTheTolerance) {
   const double random = most_used(InputKind::random), needles = most_used(InputKind::needles);
-  if (test::on_cuda) return;  // on a GPU most_used() checks only that kernels pass; their margins are recorded
+  if (test::on_cuda) return;  // most_used() has checked that the kernels pass
   EXPECT_LE(random, 0.5);
   EXPECT_LE(needles, 0.5);
 }

@@ -1,5 +1,4 @@
-// Tests users' functions from files: texts that are refused before a compiler sees them, the messages of compilers, and
-// the oracle's evaluation of the functions.
+// Tests users' functions from files: refused texts, the messages of compilers, and the evaluation for the oracle.
 #include "common/attention/user_function.h"
 
 #include <fmt/format.h>

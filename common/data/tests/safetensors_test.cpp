@@ -198,7 +198,7 @@ TEST(SafetensorsTest, TheErrorOfAMissingNameListsSomeNamesOfTheFile) {
   EXPECT_EQ(message.find("t18"), std::string::npos) << message;
 }
 
-// If the parser compared each name with all earlier names, this test would take minutes.
+// Takes minutes if the parser compares each name with all earlier names.
 TEST(SafetensorsTest, LargeHeadersAreRead) {
   std::string header = "{";
   for (int i = 0; i < 300'000; ++i) header += fmt::format(R"("{}":{{}},)", i);
@@ -213,7 +213,7 @@ TEST_F(SafetensorsFile, WriterMakesTheBytesOfTheFormat) {
   write_safetensors(path("x"),
                     {{"q", {DType::f16, {1, 3}, bytes_of("abcdef")}}, {"k", {DType::f32, {}, bytes_of("wxyz")}}});
   const std::string file = contents("x");
-  // The format allows several spellings of the JSON. The writer sorts the keys and pads the header with blanks.
+  // The format allows several spellings of the JSON; the writer sorts the keys.
   uint64_t header_bytes = 0;
   ASSERT_GE(file.size(), 8u);
   std::memcpy(&header_bytes, file.data(), 8);
@@ -300,7 +300,7 @@ TEST_F(SafetensorsFile, ReadsOnlyWhatIsAskedFor) {
   EXPECT_EQ(text_of(read_safetensors(path("x"), {"q"}).at("q").data), "abcd");
 }
 
-// The corpus has the files that the fuzzer kept (fuzz/safetensors_fuzz.cpp), and some files that were made by hand.
+// The corpus has files that the fuzzer kept (fuzz/safetensors_fuzz.cpp), and files made by hand.
 TEST(SafetensorsTest, CorpusParsesOrIsRefused) {
   int parsed = 0, refused = 0;
   for (const auto& entry : fs::directory_iterator(fs::path(ATTN_TEST_DATA) / "fuzz" / "corpus")) {

@@ -165,7 +165,7 @@ TEST(ConversionTest, SpecialsKeepTheirKindAndSign) {
       EXPECT_TRUE(std::isnan(tensor.load(0))) << name(dtype);
       EXPECT_EQ(std::signbit(tensor.load(0)), sign < 0) << name(dtype);
     }
-    // A NaN whose payload lies in the bits that are dropped must not become inf.
+    // The payload lies in the bits that are dropped: the NaN must not become inf.
     tensor.store(0, std::bit_cast<double>(uint64_t{0x7ff0000000000001}));
     EXPECT_TRUE(std::isnan(tensor.load(0))) << name(dtype);
   }
@@ -185,8 +185,8 @@ TEST(ConversionTest, EveryF16AndBf16ValueSurvives) {
   }
 }
 
-// Between two neighbours: the midpoint rounds to the even neighbour, other values to the nearer neighbour. The test
-// takes the midpoint and the doubles next to it on both sides, so a conversion that first rounds to float fails here.
+// Takes the midpoint between two neighbours and the doubles next to it on both sides, so a conversion that first rounds
+// to float fails.
 TEST(ConversionTest, RoundsToNearestEvenBetweenAllNeighbours) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (uint16_t low = 0; low + 1 < infinity_bits(dtype); ++low) {
@@ -248,7 +248,7 @@ TEST(TensorTest, ImpossibleSizesAreRefused) {
 }
 
 TEST(RandomTensorTest, ValuesAreStandardNormal) {
-  // random_tensor() makes values in pairs. The head_dim is odd, so a row's last value is one half of a pair.
+  // Values are made in pairs. With an odd head_dim a row's last value is one half of a pair.
   const Tensor tensor = random_tensor(2, 4, 1000, 65, DType::f32, Layout::bhsd, 1, 0);
   double mean = 0, square = 0, fourth = 0, beyond_2 = 0, largest = 0;
   for (int64_t i = 0; i < tensor.count(); ++i) {
@@ -314,7 +314,7 @@ TEST(RandomTensorTest, SeedStreamAndEveryIndexMatter) {
   std::vector<double> values;
   for (int64_t i = 0; i < tensor.count(); ++i) values.push_back(tensor.load(i));
   std::sort(values.begin(), values.end());
-  EXPECT_EQ(std::adjacent_find(values.begin(), values.end()), values.end()) << "two indices share a value";
+  EXPECT_EQ(std::adjacent_find(values.begin(), values.end()), values.end()) << "two elements have the same value";
 }
 
 // A recorded seed must always give the same inputs.

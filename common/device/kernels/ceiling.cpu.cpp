@@ -1,5 +1,4 @@
-// Kernels that measure a CPU's ceilings, its highest rates: of a copy, of a read, and of arithmetic in registers
-// (multiply-adds of f32, dot products of bf16, products of AMX tiles).
+// Kernels that measure a CPU's ceilings, its highest rates of copies, of reads, and of arithmetic in registers.
 //
 // Function constants: VECTOR_WIDTH (f32 lanes), ACCUMULATORS (independent chains of multiply-adds or dot products; at
 // least an instruction's latency in cycles times the number of instructions that can start in a cycle), NON_TEMPORAL
@@ -36,12 +35,12 @@ extern "C" void ceiling_copy(const CopyParams* params, const Threadgroup* group)
     UNROLL for (int j = 0; j < unroll; ++j) values[j] = load<Lanes>(source + i + j * VECTOR_WIDTH);
     UNROLL for (int j = 0; j < unroll; ++j) store_copied(target + i + j * VECTOR_WIDTH, values[j]);
   }
-  // The kernel waits until other threads can see its non-temporal stores.
+  // Waits until other threads can see the non-temporal stores.
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
 extern "C" void ceiling_read(const ReadParams* params, const Threadgroup* group) {
-  constexpr int unroll = 8;  // several sums, so that successive additions are independent
+  constexpr int unroll = 8;  // so that successive additions are independent
   constexpr unsigned long long step = unroll * VECTOR_WIDTH;
   const unsigned long long count = params->part_bytes / sizeof(float);
   const float* source = static_cast<const float*>(params->source) + group->index[0] * count;
@@ -70,8 +69,8 @@ extern "C" void ceiling_fma(const ArithmeticParams* params, const Threadgroup* g
 }
 
 #if defined(__AVX512BF16__) && defined(__clang__)
-// An iteration does 4 * VECTOR_WIDTH * ACCUMULATORS flops: each f32 lane adds the dot product of two pairs of bf16. The
-// two products of a dot product cancel, so the sums do not change.
+// An iteration does 4 * VECTOR_WIDTH * ACCUMULATORS flops. The two products of a dot product cancel, so the sums do not
+// change.
 extern "C" void ceiling_bf16(const ArithmeticParams* params, const Threadgroup* group) {
   static_assert(VECTOR_WIDTH == 16);
   typedef __bf16 Pairs __attribute__((vector_size(64)));

@@ -20,8 +20,8 @@ namespace {
 using u32 = unsigned;
 using u64 = unsigned long long;
 
-// Returns two numbers of 16 bits or one of 32 bits, random in sign and mantissa, of magnitude 0.5 to 1. The data are
-// random because the power that arithmetic draws depends on the data, and the clock depends on the power.
+// Returns two numbers of 16 bits or one of 32 bits, random in sign and mantissa, of magnitude 0.5 to 1. Random, because
+// the power that arithmetic draws depends on the data, and the clock depends on the power.
 inline u32 random_word(u32 seed) {
   seed = (seed ^ (seed >> 16)) * 0x7feb352du;
   seed = (seed ^ (seed >> 15)) * 0x846ca68bu;
@@ -73,14 +73,13 @@ extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_fma(const 
   p.result[blockIdx.x * ceiling_threads + threadIdx.x] = total;
 }
 
-// ceiling_mma, for sm_90a and for other GPUs. In an iteration a threadgroup does as many flops as A times B transposed,
-// where A has ceiling_m rows, B has ceiling_n rows, and each row has ceiling_row_bytes bytes: 2 * ceiling_m * ceiling_n
-// times the number of elements in a row.
+// ceiling_mma. In an iteration a threadgroup does as many flops as A times B transposed, where A has ceiling_m rows, B
+// has ceiling_n rows, and each row has ceiling_row_bytes bytes.
 #if __CUDA_ARCH_FEAT_SM90_ALL
 
 namespace {
 
-// Returns the descriptor of a matrix in shared memory with rows of 128 bytes and a swizzle of 128 bytes.
+// The descriptor of a matrix in shared memory with rows of 128 bytes and a swizzle of 128 bytes.
 inline u64 descriptor(const void* matrix) {
   const u64 address = __cvta_generic_to_shared(matrix);
   return (address & 0x3ffff) >> 4 | 1ull << 16 | u64{8 * 128} >> 4 << 32 | 1ull << 62;

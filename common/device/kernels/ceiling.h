@@ -1,4 +1,4 @@
-// Parameters of the kernels that measure a device's ceilings (its highest rates). Host and kernels share this header.
+// Parameters of the kernels that measure a device's ceilings (its highest rates), for host and kernels.
 #pragma once
 
 #include "common/kernel/spaces.h"
@@ -19,18 +19,16 @@ struct ReadParams {
 };
 
 /// `result` gets one float per thread (GPUs) or lane (cpu), so that the compiler cannot leave out the arithmetic. An
-/// iteration of ceiling_fma replaces each sum by sum * factor + addend. The compiler does not know factor and addend,
-/// so it cannot do the arithmetic at compile time. With |factor| < 1 the sums stay finite.
+/// iteration of ceiling_fma replaces each sum by sum * factor + addend. With |factor| < 1 the sums stay finite.
 struct ArithmeticParams {
   GLOBAL float* result;
   INT64 iterations;
   float factor, addend;
 };
 
-/// For the kernels of GPUs. A threadgroup that copies or reads has copy_threads threads; other threadgroups have
-/// ceiling_threads. In an iteration of cuda's ceiling_mma a threadgroup does as many flops as a product of ceiling_m
-/// rows of ceiling_row_bytes bytes and ceiling_n columns. copy_threads is large, because many threads that each copy
-/// little come closest to the memory's peak bandwidth.
+/// For the kernels of GPUs. copy_threads (of ceiling_copy and ceiling_read) is large, because many threads that each
+/// copy little come closest to the memory's peak bandwidth. ceiling_m, ceiling_n and ceiling_row_bytes are the shape of
+/// cuda's ceiling_mma.
 #ifdef __METAL_VERSION__
 constexpr constant int ceiling_threads = 128, copy_threads = 256;
 #else

@@ -3,8 +3,7 @@
 //
 // Function constants: NON_TEMPORAL (changes nothing), ACCUMULATORS (independent chains of operations in a thread),
 // IN_TYPE (the element type of the matrices). Launch: ceiling_threads threads per threadgroup (ceiling_copy and
-// ceiling_read: copy_threads), no threadgroup memory. A lane has ACCUMULATORS floats as accumulators in ceiling_fma,
-// and 2 * ACCUMULATORS floats in ceiling_mma.
+// ceiling_read: copy_threads), no threadgroup memory.
 #include "common/device/kernels/ceiling.h"
 #include "common/kernel/metal.h"
 

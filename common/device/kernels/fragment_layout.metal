@@ -1,6 +1,5 @@
 // Checks the layout of simdgroup matrices that kernels assume (common/kernel/metal.h). `wrong` gets the number of
-// elements of f32, f16 and bf16 matrices that do not lie where this layout says. Kernels with matrices may run only if
-// this number is 0.
+// elements that do not lie where the layout says. Kernels with matrices may run only if the number is 0.
 //
 // Grid: (1); 32 threads; threadgroup memory: 64 floats.
 #include "common/kernel/metal.h"

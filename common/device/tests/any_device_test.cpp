@@ -1,5 +1,5 @@
-// What every device must do: memory, dispatches, parameters, fills and order. Tests of a device run on the device that
-// the environment variable ATTN_TEST_DEVICE names, else on the cpu.
+// What every device must do. The tests run on the device that the environment variable ATTN_TEST_DEVICE names, else on
+// the cpu.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -70,7 +70,6 @@ TEST_F(AnyDeviceTest, SaysThatAGridIsTooLarge) {
   }
 }
 
-// The test makes a source tree of one kernel and one header, and writes both files anew before each compilation.
 TEST_F(AnyDeviceTest, ErrorsHaveTheLinesOfTheFileOnDisk) {
   const bool cuda = device_->info().backend == "cuda";
   const test::TemporaryFolder folder;
@@ -116,8 +115,7 @@ TEST_F(AnyDeviceTest, OutOfMemoryTellsTheNeededBytes) {
 }
 
 TEST_F(AnyBufferTest, StartsAsNaNBetweenIntactGuards) {
-  // The cpu device gives large blocks huge pages (2 MiB), and cuts a fill into parts of 1 MiB. The sizes lie below and
-  // above both limits.
+  // The cpu device gives large blocks huge pages (2 MiB), and cuts a fill into parts of 1 MiB.
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4096}, size_t{1} << 20, (size_t{3} << 20) + 5}) {
     Buffer buffer(*device_, bytes);
     EXPECT_EQ(buffer.bytes(), bytes);
@@ -165,8 +163,7 @@ struct Poke {
   long long offset;
 };
 
-// A kernel writes the first and last byte of each guard band, and the first and last byte of the data. In a build with
-// AddressSanitizer, the cpu device ends the process at the write to a guard band.
+// In a build with AddressSanitizer, a write to a guard band of the cpu device ends the process.
 TEST_F(AnyBufferTest, CatchesStrayWrites) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const KernelSource poke = any_kernel(device_->info(), R"(
@@ -253,7 +250,7 @@ struct Mixed {
   char third;
 };
 
-/// Returns a kernel with several parameters, as generated kernels have. The project's own kernels take one struct.
+/// A kernel with several parameters, as generated kernels have.
 KernelSource kernel_with_several_parameters(const DeviceInfo& info) {
   const std::string body = R"(
     struct Mixed { short first; double second; char third; };
@@ -294,7 +291,7 @@ TEST_F(AnyDeviceTest, TakesAListOfArguments) {
   const double second = 8.25 + static_cast<double>(1LL << 40);
   double first = 0;
   for (int round = 1; round <= 4; ++round) {
-    // A cuda device keeps a graph of each encoder with timestamps. Encoders that differ in `b` must not share a graph.
+    // A cuda device keeps graphs of encoders. Encoders that differ in `b` must not share a graph.
     const float b = round < 3 ? 0.5f : 0.75f;
     device_->submit(encode(round % 2 == 0, b));
     first += 3000 + b;
@@ -318,7 +315,7 @@ TEST(CommandEncoderTest, CommandsDifferWhereTheirParametersDo) {
   EXPECT_EQ(commands_of(Arguments()).size(), 1u);
 }
 
-// The test loads one binary with several values of COUNT and OFFSET. The compiler knows only the value of STEP.
+// One binary runs with several values of COUNT and OFFSET. The compiler knows only the value of STEP.
 TEST_F(AnyDeviceTest, ReadsConstantsAtRunTime) {
   struct Params {
     int* result;

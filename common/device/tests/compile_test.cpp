@@ -1,5 +1,4 @@
-// Tests of the compilation of kernels for the cpu: function constants, errors with the kernel's own lines, fragments,
-// the key and the hash of a source, and sanitizers.
+// Tests of the compilation of kernels for the cpu, and of the key and the hash of a source.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -151,7 +150,7 @@ TEST_F(CompileTest, AMissingEntryIsAnError) {
   source.entry = "walk";
   EXPECT_TRUE(contains(error_of(source), "walk")) << error_of(source);
   EXPECT_TRUE(contains(error_of(source), source.path)) << error_of(source);
-  // The module also has functions that the source only declares and calls. Such a function is not a kernel.
+  // A function that the source only declares and calls is no kernel.
   source = kernel_text("extern \"C\" void run(); extern \"C\" void other() { run(); }");
   EXPECT_TRUE(contains(error_of(source), "run")) << error_of(source);
 }
@@ -206,7 +205,6 @@ TEST_F(CompileTest, AConstantReadAtRunTimeIsNoConstantExpression) {
 
 // ---- fragments: sources that the compiler compiles separately and links into the kernel
 
-/// Returns a fragment with the text `body`.
 KernelSource fragment_text(const std::string& body, FunctionConstants constants = {},
                            const std::string& entry = "part") {
   return {"test/fragment.cpp", entry, std::move(constants), {{"test/fragment.cpp", body}}};
@@ -248,8 +246,6 @@ TEST_F(CompileTest, SeveralFragmentsMayCallEachOther) {
   }
 }
 
-// If the fragment is linked before the optimiser runs, the optimiser inlines the fragment's function. Else the kernel
-// calls this function.
 TEST_F(CompileTest, OnlyLinkingBeforeTheOptimizerInlinesAFragment) {
   if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add calls of their own";
   const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x + 1; }");
@@ -267,8 +263,7 @@ TEST_F(CompileTest, OnlyLinkingBeforeTheOptimizerInlinesAFragment) {
   EXPECT_EQ(calls(Linking::after_code_generation), 1);
 }
 
-// A fragment's file may be a program that writes an object file. The source's hash covers the program's arguments and
-// the program's text.
+// A fragment's file may be a program that writes an object file.
 TEST_F(CompileTest, AFragmentMayBeAProgram) {
   const std::string object =
       device_->compile(fragment_text("extern \"C\" long long part(long long x) { return x + 1; }")).code;
@@ -374,7 +369,7 @@ TEST_F(CompileTest, ADamagedArchiveOfObjectsIsAnError) {
   EXPECT_THROW(device_->load(binary, "run"), CompileError);
 }
 
-// The hash of a source covers only headers in #include "...". So #include <...> must not find a header of the tree.
+// The hash of a source covers only #include "...", so #include <...> must not find a header of the tree.
 TEST_F(CompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
   EXPECT_TRUE(contains(error_of(kernel_text("#include <common/kernel/types.h>\n")), "common/kernel/types.h"));
 }
@@ -402,8 +397,7 @@ TEST_F(CompileTest, CompilesAndLoadsInSeveralThreads) {
   EXPECT_EQ(values, (std::array<long long, 6>{0, 1, 2, 3, 4, 5}));
 }
 
-/// Makes a source tree of one kernel and its headers. The kernel includes lab/outer.h, and lab/outer.h includes
-/// lab/inner.h.
+/// Makes a source tree. The kernel includes lab/outer.h, which includes lab/inner.h.
 class SourceTreeTest : public CompileTest {
  protected:
   SourceTreeTest() {
@@ -464,8 +458,7 @@ TEST_F(SourceTreeTest, TheHashDoesNotCoverPathsAndComments) {
   EXPECT_NE(source_sha256(source_), in_quotes) << "the hash must cover text in quotes, which is no comment";
 }
 
-// The test adds Metal's words (GLOBAL, LOCAL, CONSTANT, INT64) and lines under #ifdef __METAL_VERSION__ to a header.
-// These additions change the hash of a Metal kernel, but not the hash of a cpu kernel.
+// Metal's words (for example GLOBAL) and lines under #ifdef __METAL_VERSION__ change the hash only of Metal kernels.
 TEST_F(SourceTreeTest, OnlyMetalsHashCoversWhatOnlyMetalReads) {
   edit("lab/inner.h",
        "#pragma once\nstruct Row {\n  const float* of;\n  long long count;\n};\nconstexpr int inner = 1;\n");

@@ -1,4 +1,4 @@
-// CpuMemory, from which the cpu device allocates: alignment, fresh memory, and blocks that are too large.
+// CpuMemory, from which the cpu device allocates.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -17,7 +17,7 @@ namespace {
 using test::kernel_text;
 using test::message_of;
 
-/// Returns a kernel that computes y = a x + y over 64 floats, 16 in each iteration.
+/// y = a x + y over 64 floats, 16 in each iteration.
 KernelSource multiply_add() {
   return kernel_text(R"(
     struct Params { float* y; const float* x; float a; };
@@ -29,7 +29,7 @@ KernelSource multiply_add() {
     })");
 }
 
-// Returns the number of the architecture (e_machine) from the object file's ELF header: 16 bits, little-endian.
+// The architecture (e_machine) in the object file's ELF header: 16 bits, little-endian.
 int machine_of(const Binary& binary) {
   return static_cast<unsigned char>(binary.code.at(18)) + 256 * static_cast<unsigned char>(binary.code.at(19));
 }
@@ -100,8 +100,7 @@ TEST(CpuTargetTest, CompilesForAnotherArchitecture) {
   EXPECT_THROW(CpuTarget::named("neoverse-n1").within(CpuTarget::named("x86-64-v3")), BadInput);
 }
 
-// target.within(host) is the family's target with only those features that this host has. Code for this target must run
-// on this host.
+// target.within(host) has only those features of the family that this host has.
 TEST(CpuTargetTest, RunsCodeForTheFeaturesThatAFamilyAndThisHostShare) {
   const auto device = Device::open("cpu:threads=1");
   for (const char* family : {"x86-64-v2", "x86-64-v4", "znver4", "graniterapids", "neoverse-n1", "neoverse-v2"}) {

@@ -1,5 +1,4 @@
-// Tests of CudaCompiler, which needs NVRTC but no GPU: constants, errors, headers, the code's properties, and every
-// *.cuda.cu of the tree.
+// Tests of CudaCompiler, which needs NVRTC but no GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,8 +17,8 @@
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 
-// LeakSanitizer must not report two leaks of NVIDIA's libraries. nvJitLink keeps memory of a link that failed, even
-// after nvJitLinkDestroy(). NVRTC keeps memory of a compilation that it traced.
+// Leaks of NVIDIA's libraries: nvJitLink keeps memory of a link that failed, even after nvJitLinkDestroy(). NVRTC keeps
+// memory of a compilation that it traced.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libnvJitLink\nleak:libnvrtc"; }  // NOLINT: its name
 
 namespace attn {
@@ -42,7 +41,6 @@ class CudaCompileTest : public test::CudaCompilerTest {
   }
 };
 
-/// Returns a kernel that stores the value of an expression.
 KernelSource stores(const std::string& expression, FunctionConstants constants = {}) {
   const std::string path = "test/kernel.cuda.cu";
   return {path,
@@ -151,7 +149,7 @@ TEST_F(CudaCompileTest, TimesEachPhaseIfAsked) {
   EXPECT_GT(compiler_->compile(stores("1"), both).times.optimizer_s, 0);
 }
 
-// NVRTC ends the process if it cannot write its trace. So CudaCompiler asks for no trace if no temporary folder exists.
+// NVRTC ends the process if it cannot write its trace, so CudaCompiler must ask for no trace here.
 TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
   ASSERT_EQ(setenv("TMPDIR", "/nowhere", 1), 0);
   const Binary binary = compiler_->compile(stores("1"), {.trace_phases = true});
@@ -160,7 +158,7 @@ TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
   EXPECT_GT(binary.times.code_generation_s, 0);
 }
 
-// The hash of a source covers only headers in #include "...". So #include <...> must not find a header of the tree.
+// The hash of a source covers only #include "...", so #include <...> must not find a header of the tree.
 TEST_F(CudaCompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
   KernelSource source = stores("1");
   source.includes[source.path] = "#include <common/kernel/types.h>\n" + source.includes[source.path];
@@ -175,8 +173,8 @@ TEST_F(CudaCompileTest, TellsRegistersSpillsAndThreadgroupMemory) {
   EXPECT_GT(small.times.front_end_s, 0);
   EXPECT_GT(small.times.code_generation_s, 0);
 
-  // With 1024 threads, a thread has 64 registers for its 120 sums. The figures must belong to the entry `crowded`, not
-  // to the kernel `run`, which is in the same file.
+  // With 1024 threads, a thread has 64 registers for its 120 sums. The figures must be those of `crowded`, not of `run`
+  // in the same file.
   KernelSource source = stores("1");
   source.entry = "crowded";
   source.includes[source.path] += R"(
@@ -207,7 +205,7 @@ TEST_F(CudaCompileTest, CountsInstructions) {
   EXPECT_FALSE(counts.contains("HGMMA"));
 }
 
-/// Returns a kernel that stores part(x). The source text `fragment` defines the function part().
+/// A kernel that stores part(x), which `fragment` defines.
 KernelSource with_fragment(const std::string& fragment, Linking linking) {
   KernelSource source = stores("part(*result)");
   source.includes[source.path] = "extern \"C\" float part(float);\n" + source.includes[source.path];
@@ -262,8 +260,8 @@ struct CheckedPipeline {
   bool without_spills;
 };
 
-/// Returns the pipelines that a kernel's file names in lines "// Checked: entry[NAME=1,OTHER=2]". The line may end with
-/// " without spills".
+/// The pipelines that a kernel's file names in lines "// Checked: entry[NAME=1,OTHER=2]", which may end with " without
+/// spills".
 std::vector<CheckedPipeline> checked_pipelines(const std::string& path) {
   std::vector<CheckedPipeline> checked;
   std::istringstream stream(read_source({}, path));

@@ -1,4 +1,4 @@
-// The cuda device in a program that uses CUDA itself: the program's context, stream, memory and graphs.
+// The cuda device in a program that uses CUDA itself.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -23,7 +23,7 @@ TEST(CudaOpenForTest, RefusesOrdinalsWithoutADevice) {
   EXPECT_TRUE(message.starts_with("cuda:99: ")) << message;
 }
 
-/// The fixture is the program that uses CUDA: it holds the primary context and a stream.
+/// Stands for the program: holds the primary context and a stream.
 class GpuStreamTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -98,7 +98,7 @@ TEST_F(GpuStreamTest, EnqueuedCommandsMayBeCaptured) {
   device_->enqueue(encoder);
   device_->enqueue(more);
   device_->enqueue(more);
-  // submit(), upload() and allocate() would end the capture with an error, so they throw at once.
+  // These calls would end the capture with an error, so they throw at once.
   const unsigned one = 1;
   EXPECT_THROW(device_->submit(more), std::logic_error);
   EXPECT_THROW(count.upload(&one, sizeof one), std::logic_error);
@@ -119,8 +119,7 @@ TEST_F(GpuStreamTest, EnqueuedCommandsMayBeCaptured) {
   cuda_->cuGraphExecDestroy(executable);
 }
 
-// A framework may call an operator for the first time while it captures a graph. Then the device loads kernels and
-// allocates during the capture.
+// A framework may call an operator for the first time while it captures a graph.
 TEST_F(GpuStreamTest, WorksDuringACaptureOfAnyStream) {
   const auto device = Device::open_for_caller("cuda:0");
   check(cuda_->cuCtxSetCurrent(context_), "cuCtxSetCurrent");

@@ -1,5 +1,4 @@
-// Tests the cpu device with kernels that are written for the cpu, and Device::open() with bad specs.
-// any_device_test.cpp tests what all devices must do.
+// Tests what only the cpu device must do; any_device_test.cpp tests what all devices must do.
 #include "common/device/device.h"
 
 #include <fmt/format.h>
@@ -105,7 +104,6 @@ struct Mark {
   unsigned* wrong;
 };
 
-// Every threadgroup fills its memory with its index plus one, lets other threads run, and finds its memory unchanged.
 TEST_F(DeviceTest, GivesEachThreadgroupItsMemory) {
   const KernelSource source = kernel_text(R"(
     struct Mark { unsigned* visits; unsigned* wrong; };
@@ -141,7 +139,7 @@ TEST_F(DeviceTest, CatchesAnOverrunOfThreadgroupMemory) {
   EXPECT_DEATH(dispatch(source, 5000LL, {}, 100), "AddressSanitizer");
 }
 
-/// Returns a guarded kernel whose seventh threadgroup runs the code `what`.
+/// A guarded kernel whose seventh threadgroup runs the code `what`.
 KernelSource guarded_text(const std::string& what) {
   KernelSource source = kernel_text(R"(
     struct Params { volatile int* zero; };
@@ -203,7 +201,7 @@ TEST_F(DeviceTest, AGuardedKernelMayBeSubmittedManyTimes) {
   EXPECT_EQ(count, 10'100u);
 }
 
-// The device does not catch the fault of an unguarded kernel, so a debugger or the shell sees the fault.
+// The process ends so that a debugger or the shell sees the fault.
 TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -224,8 +222,7 @@ TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
 
 std::atomic<int> segv_count, urg_count;
 
-// A guarded kernel leaves the program's signal handlers and stack limit as they were. The device still catches the
-// kernel's faults after the program's handlers have run.
+// The device must still catch a kernel's faults after the program's handlers have run.
 TEST_F(DeviceTest, AGuardedKernelLeavesHandlersAndLimits) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -279,14 +276,14 @@ TEST_F(DeviceTest, TellsNoClockRate) {
   EXPECT_TRUE(clocks.throttle_reasons.empty());
 }
 
-/// Parameters of a kernel that sleeps, and stores how long it slept by the host's clock.
+/// For a kernel that sleeps, and stores how long it slept by the host's clock.
 struct Nap {
   unsigned microseconds;
   double* seconds;
 };
 
-// On a slow host a sleep may last longer than the kernel asks. So the test takes its bounds from measured times. The
-// sleeps outside the timestamps are so long that a time that includes one of them exceeds the upper bound.
+// The bounds come from measured times, because on a slow host a sleep may last longer than the kernel asks. A time that
+// includes a sleep outside the timestamps exceeds the upper bound.
 TEST_F(DeviceTest, TimesWhatLiesBetweenTimestamps) {
   const KernelSource source = kernel_text(R"(
     struct Nap { unsigned microseconds; double* seconds; };
@@ -327,8 +324,7 @@ struct DenormalsOfThreads {
   float denormal, smallest, half;
 };
 
-// In kernels, denormal operands and results are flushed to zero, on every thread. The host's own arithmetic does not
-// change.
+// On every thread; the host's own arithmetic must not change.
 TEST_F(DeviceTest, FlushesDenormalsInKernels) {
 #if !defined(__x86_64__) && !defined(__aarch64__)
   GTEST_SKIP() << "only on x86-64 and aarch64 the device flushes denormals";

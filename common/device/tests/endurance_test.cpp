@@ -1,5 +1,5 @@
-// A long run must not need more and more memory. While a process loads, runs and unloads a kernel a thousand times, its
-// memory must grow by less than 1 %. The same holds while a process submits commands a thousand times.
+// The memory of a process must not grow by 1 % while it loads, runs and unloads a kernel a thousand times, or submits
+// commands a thousand times.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

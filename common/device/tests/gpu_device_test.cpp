@@ -1,6 +1,6 @@
-// Tests what only the cuda device must do. any_device_test.cpp tests what all devices must do. Tests that cause faults
-// on purpose have Fault in their names. Tests that need a device at its usual speed have Timing in their names. So
-// compute-sanitizer can leave both out: --gtest_filter='-*Fault*:*Timing*'.
+// Tests what only the cuda device must do; any_device_test.cpp tests what all devices must do. Names of tests have
+// Fault if the test causes faults on purpose, and Timing if it needs a device at its usual speed, so that
+// compute-sanitizer can leave them out: --gtest_filter='-*Fault*:*Timing*'.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ KernelSource cuda_kernel(const std::string& text, FunctionConstants constants = 
   return {path, "run", std::move(constants), {{path, text}}};
 }
 
-/// Returns a kernel that runs for `nanoseconds`. With a negative number it never ends.
+/// A kernel that runs for `nanoseconds`; with a negative number it never ends.
 KernelSource spin() {
   return cuda_kernel(R"(
     extern "C" __global__ void run(const long long nanoseconds) {
@@ -218,7 +218,7 @@ TEST_F(GpuTimingTest, TimesWhatLiesBetweenTimestamps) {
   EXPECT_NEAR(seconds[2], 0.030, 1e-3);
 }
 
-// Measures the time of an empty kernel between two timestamps. No kernel that is launched alone can take less time.
+// No kernel that is launched alone can take less time.
 TEST_F(GpuTimingTest, AnEmptyLaunchTakesMicroseconds) {
   const auto kernel = load(spin());
   const auto median_us = [&](int launches) {
@@ -236,8 +236,7 @@ TEST_F(GpuTimingTest, AnEmptyLaunchTakesMicroseconds) {
   EXPECT_LT(many, single);
 }
 
-// The device makes a graph of an encoder with timestamps, and keeps the last 128 graphs. The results must be right if
-// an encoder is submitted again, and if there are more encoders than graphs.
+// The device makes a graph of an encoder with timestamps, and keeps the last 128 graphs.
 TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
   const KernelSource source = cuda_kernel(R"(
     struct Add { unsigned* target; unsigned value; };
@@ -264,9 +263,8 @@ TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
   }
 }
 
-// The driver keeps code that it compiles from PTX in a cache on disk. The project gives the driver machine code, so
-// each compilation takes NVRTC's full time. The driver reads the path of its cache when it starts, so the test needs a
-// separate process.
+// The driver caches code that it compiles from PTX. The project gives the driver machine code, so that no hidden cache
+// shortens compilations. The driver reads the path of its cache when it starts, so the test needs a separate process.
 TEST(GpuDriverCacheTest, HasNoKernelOfTheProject) {
   const test::TemporaryFolder folder;
   const test::Variable path("CUDA_CACHE_PATH", folder.path()), on("CUDA_CACHE_DISABLE", "0");
@@ -297,8 +295,7 @@ struct Faulty {
   const char* body;
 };
 
-/// Runs a faulty kernel in this process, prints the messages of all DeviceLost to stderr, and ends the process with
-/// status 0. EXPECT_EXIT compares the messages.
+/// Runs a faulty kernel, prints the messages of all DeviceLost to stderr for EXPECT_EXIT, and ends the process.
 void lose_the_device(const KernelSource& source) {
   alarm(60);
   {
@@ -394,7 +391,7 @@ TEST_F(GpuDeviceTest, TensorMapsMoveBoxes) {
                               .box = {box_width, box_height},
                               .swizzle = swizzle});
     };
-    // The box reaches beyond the right and the lower edge of the source. The elements beyond the edges must be 0.
+    // The box reaches beyond the right and the lower edge of the source. Elements beyond the edges must be 0.
     const int x = 40, y = 30;
     dispatch(cuda_kernel(tensor_copy, {{"BYTES", box_width * box_height * 2}}),
              TensorCopy{map(source, width, height), map(target, box_width, box_height), x, y});

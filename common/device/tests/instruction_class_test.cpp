@@ -1,4 +1,3 @@
-// Tests of the classes that an instruction gets from its text.
 #include "common/device/instruction_class.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,5 @@
-// Tests of the pipeline cache and of the archive: how often each kernel is compiled, and that no damaged entry is used.
-// Most tests use a FakeDevice, whose code is so small that a test can change every byte of an entry in turn. In the
-// last tests two processes share a folder.
+// Tests of the pipeline cache and of the archive. Most tests use a FakeDevice, whose code is so small that a test can
+// change every byte of an entry in turn.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -40,7 +39,7 @@ struct FakeKernel : Kernel {
   std::string code;
 };
 
-/// A device that counts its compilations. It makes the code from the source's key, and runs no kernel.
+/// Counts its compilations, makes the code from the source's key, and runs no kernel.
 class FakeDevice : public Device {
  public:
   void* allocate(size_t bytes) override { return std::malloc(bytes); }
@@ -84,7 +83,7 @@ class FakeDevice : public Device {
 
   std::string identity = "compiler 1";
   std::chrono::milliseconds compile_time{0};
-  std::function<void()> on_compile;  // called in each compilation
+  std::function<void()> on_compile;
   bool fail = false;
   CompileOptions last_options;
 
@@ -212,8 +211,7 @@ TEST_F(PipelineCacheTest, AFailureIsNotKept) {
   EXPECT_EQ(cache.get(source_number(1)).origin, "compiled");
 }
 
-// If an entry's file is cut or lengthened, or has a flipped bit at any place, the cache compiles the kernel again and
-// repairs the entry on disk.
+// The cache must compile the kernel again and repair the entry on disk.
 TEST_F(PipelineCacheTest, TrustsNoDamagedEntry) {
   const KernelSource source = source_number(1);
   origin_in_a_new_run(source);
@@ -338,7 +336,7 @@ TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
   std::vector<std::thread> threads;
   for (size_t thread = 0; thread < found.size(); ++thread) {
     threads.emplace_back([&, thread] {
-      // Half of the threads begin with the last key, so that the threads want equal and different keys at once.
+      // Half of the threads begin with the last key.
       for (int i = 0; i < keys; ++i) {
         const int key = thread % 2 ? keys - 1 - i : i;
         found[thread][key] = &cache.get(source_number(key));
@@ -354,7 +352,7 @@ TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
   EXPECT_EQ(cache.archive().size(), size_t{keys});
 }
 
-// Two caches over one folder stand for two processes. One process can count the compilations of both caches.
+// Two caches over one folder stand for two processes, whose compilations one process can count.
 TEST_F(PipelineCacheTest, TwoCachesCompileEachKeyOnce) {
   device_.compile_time = std::chrono::milliseconds(5);
   PipelineCache one(device_, folder_.path()), other(device_, folder_.path());
@@ -372,8 +370,6 @@ TEST_F(PipelineCacheTest, TwoCachesCompileEachKeyOnce) {
   }
 }
 
-// While one cache compiles a source, the other cache's thread waits for the result. If the compilation fails, the
-// waiting thread compiles the source itself.
 TEST_F(PipelineCacheTest, AWaitingThreadCompilesAfterAFailedCompilation) {
   device_.compile_time = std::chrono::milliseconds(50);
   device_.fail = true;
@@ -385,7 +381,7 @@ TEST_F(PipelineCacheTest, AWaitingThreadCompilesAfterAFailedCompilation) {
   EXPECT_TRUE(folder_.files().empty());
 }
 
-// A process that died during a compilation leaves a file ENTRY.part. No process has a lock on this file.
+// A process that died during a compilation leaves a file ENTRY.part, on which no process has a lock.
 TEST_F(PipelineCacheTest, TakesOverTheFileOfADeadProcess) {
   origin_in_a_new_run(source_number(1));
   const auto files = folder_.files();
@@ -397,7 +393,7 @@ TEST_F(PipelineCacheTest, TakesOverTheFileOfADeadProcess) {
   EXPECT_EQ(folder_.files(), files);
 }
 
-// archive() is called while a thread compiles. The compilation ends only after archive() has returned.
+// The compilation ends only after archive() has returned.
 TEST_F(PipelineCacheTest, AnArchiveWaitsForNoCompilation) {
   PipelineCache cache(device_, "");
   cache.get(source_number(1));
@@ -471,15 +467,14 @@ class PipelineArchiveTest : public PipelineCacheTest {
 
   std::string path_ = folder_.path() / "archive";
 
-  /// Saves an archive of `entries` binaries, and returns the file's text.
+  /// Saves an archive and returns the file's text.
   std::string saved() {
     PipelineArchive archive;
     for (int i = 0; i < entries; ++i) archive.add(key(i), FakeDevice::expected(source_number(i)));
     archive.save(path_);
     return test::read_text(path_);
   }
-  /// Loads `text` as an archive, and returns the archive. Each entry must be right or absent. Returns nothing if
-  /// `text` is no archive.
+  /// Loads `text` as an archive. Each entry must be right or absent. Returns nothing if `text` is no archive.
   std::optional<PipelineArchive> load(const std::string& text) {
     write_text(path_, text);
     const CapturedLog log;
@@ -617,7 +612,7 @@ KernelSource multiply_by(int64_t factor) {
                      {{"FACTOR", factor}});
 }
 
-/// Gets `keys` kernels from a new cache over `folder`, and runs each kernel. Returns whether all results are right.
+/// Gets and runs `keys` kernels with a new cache over `folder`. Returns whether all results are right.
 bool compile_and_run(const fs::path& folder, int keys) {
   const auto device = Device::open("cpu:threads=1");
   PipelineCache cache(*device, folder);

@@ -61,7 +61,7 @@ TEST(ThreadPoolTest, EachThreadTakesItemsInRisingOrder) {
   EXPECT_EQ(order, expected);
 }
 
-// Each item waits until all other items have begun. So the test fails if a thread takes no item.
+// Each item waits until all other items have begun, so the test fails if a thread takes no item.
 TEST(ThreadPoolTest, AllThreadsTakePart) {
   ThreadPool pool(5);
   for (int repetition = 0; repetition < 20; ++repetition) {
@@ -77,8 +77,8 @@ TEST(ThreadPoolTest, AllThreadsTakePart) {
   }
 }
 
-// The items of a wave see what the caller wrote before the wave. After the wave the caller sees what the items wrote.
-// The data are not atomic on purpose: without this order a value may be wrong, and ThreadSanitizer reports a race.
+// The data are not atomic on purpose: if a wave's items could miss what the caller wrote before the wave, or the caller
+// what the items wrote, ThreadSanitizer would report a race.
 TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
   ThreadPool pool(4);
   std::vector<uint64_t> values(6, 0);
@@ -93,7 +93,7 @@ TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
   pool.end();
 }
 
-// If a worker missed its wake-up, it would never reach the wave, and run() would not return.
+// If a worker missed its wake-up, run() would not return.
 TEST(ThreadPoolTest, BeginAndEndRepeatedly) {
   ThreadPool pool(4);
   std::atomic<int> items{0};
@@ -107,7 +107,7 @@ TEST(ThreadPoolTest, BeginAndEndRepeatedly) {
   EXPECT_EQ(items, submissions * 4);
 }
 
-/// Returns the number of threads of this process, without the caller, that run or are ready to run.
+/// The number of other threads of this process that run or are ready to run.
 int running_threads() {
   int running = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -119,7 +119,6 @@ int running_threads() {
   return running;
 }
 
-// After end() the workers fall asleep, even on a slow host within 20 s. Workers that spin would still run then.
 TEST(ThreadPoolTest, SleepsBetweenSubmissions) {
   ThreadPool pool(4);
   for (int submission = 0; submission < 3; ++submission) {
@@ -132,7 +131,7 @@ TEST(ThreadPoolTest, SleepsBetweenSubmissions) {
   }
 }
 
-// The pool divides a wave into pieces, and a Caller runs the pieces: one after another, or each on a thread of its own.
+// A Caller may run the pieces of a wave one after another, or each on a thread of its own.
 TEST(ThreadPoolTest, RunsOnTheCallersThreads) {
   using Piece = void (*)(void* work, size_t number);
   struct Counts {

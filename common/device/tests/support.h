@@ -1,5 +1,4 @@
-// Helpers of the tests of common/device: kernels as text, temporary folders, environment variables, fixtures with a
-// device, and the sanitizers of the build.
+// Helpers of the tests of common/device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,8 +31,7 @@ constexpr bool sanitizes(std::string_view name) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// Returns the message of the E that `action` throws. Fails the test and returns an empty text if `action` throws
-/// nothing. Does not catch other exceptions.
+/// Returns the message of the E that `action` throws. Fails the test if `action` throws nothing.
 template <typename E, typename Action>
 std::string message_of(const Action& action) {
   try {
@@ -45,16 +43,15 @@ std::string message_of(const Action& action) {
   return {};
 }
 
-/// Returns a kernel for the cpu. Line 1 of its text includes common/kernel/cpu.h. `body` begins on line 2 and defines
-/// `entry`.
+/// A kernel for the cpu. `body` begins on line 2 of its text and defines `entry`.
 inline KernelSource kernel_text(const std::string& body, FunctionConstants constants = {},
                                 const std::string& entry = "run") {
   const std::string path = "test/kernel.cpu.cpp";
   return {path, entry, std::move(constants), {{path, "#include \"common/kernel/cpu.h\"\n" + body}}};
 }
 
-/// Returns a kernel for the cpu or a cuda device. `body` has KERNEL(Params) { ... }. In these braces p points to the
-/// parameters, index[3] is the threadgroup's position in the grid, and count[3] is the size of the grid.
+/// A kernel for the cpu or a cuda device. `body` has KERNEL(Params) { ... }, where p points to the parameters, index[3]
+/// is the threadgroup's position in the grid, and count[3] is the size of the grid.
 inline KernelSource any_kernel(const DeviceInfo& info, const std::string& body, FunctionConstants constants = {}) {
   const std::string inner = "static void body(const Params* p, const unsigned* index, const unsigned* count)";
   const bool cuda = info.backend == "cuda";
@@ -84,10 +81,9 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
   std::ofstream(path, std::ios::binary) << text;
 }
 
-/// A temporary folder that can list its files.
 class TemporaryFolder : public attn::TemporaryFolder {
  public:
-  /// Returns the name and the content of each file in the folder.
+  /// The name and the content of each file.
   std::map<std::string, std::string> files() const {
     std::map<std::string, std::string> found;
     for (const auto& file : std::filesystem::directory_iterator(path())) {
@@ -97,7 +93,7 @@ class TemporaryFolder : public attn::TemporaryFolder {
   }
 };
 
-/// Sets an environment variable (or, without a value, unsets it) while a Variable exists.
+/// Sets an environment variable, or unsets it without a value, while a Variable exists.
 class Variable {
  public:
   Variable(std::string name, const std::optional<std::string>& value) : name_(std::move(name)) {
@@ -120,7 +116,7 @@ class Variable {
   std::optional<std::string> old_;
 };
 
-/// A test that needs a device. The test is skipped if the build or the machine lacks the device.
+/// The test is skipped if the build or the machine lacks the device.
 class OpenDeviceTest : public testing::Test {
  protected:
   explicit OpenDeviceTest(std::string spec) : spec_(std::move(spec)) {}
@@ -152,7 +148,7 @@ class CpuTest : public OpenDeviceTest {
   CpuTest() : OpenDeviceTest("cpu:threads=3") {}
 };
 
-/// A test that any device must pass. It runs on the device under test (common/testing/tested_device.h).
+/// Runs on the device under test (common/testing/tested_device.h).
 class AnyDeviceTest : public OpenDeviceTest {
  protected:
   AnyDeviceTest() : OpenDeviceTest(test_device) {}
