@@ -158,8 +158,8 @@ class AfterFlush:
 
 
 class Repeated:
-    """A clock with warm caches. After one untimed call seconds() times calls for `span` seconds, at least 3 of them, and
-    returns the median time that a call takes its caller."""
+    """A clock with warm caches. After one untimed call seconds() times calls for `span` seconds, at least 3 of them.
+    It returns the median time that a call takes its caller."""
 
     def __init__(self, side, span):
         self.side, self.span = side, span

@@ -28,8 +28,8 @@ def about():
 
 def close(got, want):
     """Returns whether two outputs agree. An output is a sum over its token and all earlier tokens, so the rounding of
-    large terms may also show in a small element. Therefore the allowed difference grows with the root mean square of all
-    elements of `want`."""
+    large terms may also show in a small element. Therefore the allowed difference grows with the root mean square of
+    `want`."""
     size = want.square().mean().sqrt()
     return bool(((got - want).abs() <= 0.1 * (want.abs() + size)).all())  # false if there is a NaN
 

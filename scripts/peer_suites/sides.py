@@ -197,8 +197,8 @@ def inductor(work, q, k, v, addend=None):
 
 
 def compiled_rope(q, k):
-    """One compiled function that rotates Q and K (RoPE) with tables of cosines and sines in f32. Element i of a row makes
-    a pair with element i + head_dim / 2. run() returns the rotated Q."""
+    """One compiled function that rotates Q and K (RoPE) with tables of cosines and sines in f32. Element i of a row
+    makes a pair with element i + head_dim / 2. run() returns the rotated Q."""
     length, half = q.shape[2], q.shape[3] // 2
     frequencies = 10000 ** (-torch.arange(half, device=q.device, dtype=torch.float64) / half)
     angles = torch.outer(torch.arange(length, device=q.device, dtype=torch.float64), frequencies)

@@ -15,8 +15,8 @@ from .work import Work, agreement
 
 MARK, DEVICE, SECONDS = "peers-variants", "cuda:0", 0.1
 HEADS, CAP, WINDOW = 32, 30, 1024
-# For each row its work, and FlashAttention-3's options for it, or None if FlashAttention-3 does not take part. RoPE is no
-# attention, so its work is None.
+# For each row its work, and FlashAttention-3's options for it, or None if FlashAttention-3 does not take part. RoPE is
+# no attention, so its work is None.
 ROWS = {
     "full": (Work(), {}),
     "causal": (Work(causal=True), {"causal": True}),

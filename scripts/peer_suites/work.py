@@ -80,9 +80,9 @@ def against_reference(sides, work, q, k, v):
 
 
 def on_a_cpu(makers, work, shape, machine, seconds, unchecked=()):
-    """Makes and times the sides of a row on random f32 tensors of shape [1, heads, length, head_dim]. Returns the result
-    of against_reference() for all but the sides `unchecked`, and the turns. makers(tensors) returns for each side, by
-    name, the function that makes the side."""
+    """Makes and times the sides of a row on random f32 tensors of shape [1, heads, length, head_dim]. Returns the
+    result of against_reference() for all but the sides `unchecked`, and the turns. makers(tensors) returns for each
+    side, by name, the function that makes the side."""
     _, _, length, dim = shape
     tensors = np.random.default_rng(length + dim).standard_normal((3, *shape), np.float32)
     found = clocks.ready(makers(tensors), machine.clock)
