@@ -9,8 +9,8 @@ import sys
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses a wrong command line in one line, with status 2. An option with a value may be given once,
-    unless its values make a list."""
+    """A parser whose errors are one line, with exit status 2. An option with a value may be given once, unless its values
+    make a list."""
 
     def __init__(self, **words):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **words)

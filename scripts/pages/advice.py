@@ -1,6 +1,6 @@
-"""Groups the findings of a device into recommendations. A recommendation is a line for one claim, or for several claims
-with the same advice. A claim is a hypothesis of an experiment; a finding is the verdict on a claim for one subject,
-that is, for one case or group of cases."""
+"""Groups the findings of a device into recommendations. A claim is a hypothesis of an experiment. A finding is the
+verdict on a claim for one subject: a case or a group of cases. A recommendation is a line for one claim, or for several
+claims with the same advice."""
 
 import collections
 import fnmatch
@@ -9,8 +9,8 @@ import json
 
 import records as rec
 
-# The topics of the recommendations, in the order in which a user meets them. QUESTIONS and `question` mean these topics
-# too. A claim belongs to the topic of the first pattern that fits it.
+# The topics of the recommendations, also called questions, in their order on the pages, with patterns of claims. A claim
+# belongs to the topic of the first pattern that fits the claim.
 TOPICS = (
     ("Tile", ("proto1_flash/default_tile", "proto1_flash/worst_tile", "proto1_flash/best_tile", "proto1_flash/bc80")),
     ("Element type", ("proto1_flash/bf16", "proto1_flash/ceiling_16_bit", "proto1_flash/ceiling")),
@@ -30,8 +30,7 @@ TOPICS = (
     ("Calls from a framework", ("proto8_extension/*",)),
 )
 QUESTIONS = [topic for topic, _ in TOPICS]
-# The advice of each claim that the experiments register today, by claim and verdict. It takes the place of the advice in
-# older findings.
+# The advice that the experiments register today, by claim and verdict. It replaces the advice in older findings.
 WORDS = {f"{claim['experiment']}/{claim['hypothesis']}": claim["advice"]
          for claim in map(json.loads, (rec.ROOT / rec.CLAIMS).read_text(encoding="utf-8").splitlines())}
 # Claims that give no advice, e.g. claims that compare the published study's figure with the figure of another claim.
@@ -66,9 +65,8 @@ def place(key):
 
 
 def words_of(finding):
-    """Returns the advice of a finding, without its full stop, or None if the finding gives no advice. The advice has
-    the words that an experiment registers today, or else the words in the finding. Without words the advice repeats the
-    verdict."""
+    """Returns the advice of a finding, without its full stop, or None if the finding gives no advice. Without words
+    the advice repeats the verdict."""
     key, state = key_of(finding), state_of(finding)
     if state == "inconclusive" or not finding.get("advised", True) or key in NO_ADVICE:
         return None
@@ -85,8 +83,7 @@ def axes_of(subject):
 
 
 def axis_values(finding):
-    """Returns the axes of a finding's subject, each with its value. A modifier that the subject does not name is
-    off."""
+    """Returns the axes of a finding's subject with their values. A modifier that the subject does not name is off."""
     return axes_of(finding["data"]["subject"])
 
 
@@ -116,8 +113,7 @@ def distinct_axes(findings):
 
 
 def values_of(findings, axis):
-    """Returns the values that an axis has in the subjects of findings. A finding whose subject does not name the axis
-    adds no value."""
+    """Returns the values that an axis has in the subjects of findings."""
     return {values[axis] for values in map(axis_values, findings) if axis in values}
 
 
@@ -147,9 +143,8 @@ def value_text(axis, values, others=()):
 
 
 def told_apart(some, rest, axes):
-    """Returns a text with values of one axis that tell the findings `some` from the findings `rest`. Takes the first of
-    `axes` on which `some` and `rest` have no value in common, and on which the values of `some` make a short text.
-    Returns "" if there is no such axis."""
+    """Returns a text with values of one axis that tell the findings `some` from the findings `rest`, or "". Takes the
+    first of `axes` on which `some` and `rest` share no value, and on which the values of `some` make a short text."""
     for axis in axes:
         mine, theirs = values_of(some, axis), values_of(rest, axis)
         if mine & theirs or any(axis not in axis_values(finding) for finding in (*some, *rest)):
@@ -161,15 +156,14 @@ def told_apart(some, rest, axes):
 
 
 def impurity(mine, total):
-    """Returns a measure of how mixed `total` cases are, of which `mine` belong to a group. The measure is 0 if all
-    cases or no cases belong to the group, and largest if half of the cases do."""
+    """Returns how mixed `total` cases are, of which `mine` belong to a group: 0 if all or none belong to the group, most
+    if half of them do."""
     return mine * (total - mine) / total
 
 
 def counted(some, everything, axes):
     """Returns a text that says, for each value of one axis in the findings `some`, how many of all cases with this
-    value are in `some`. Takes the axis that lowers impurity() most. Returns "" if no axis lowers impurity() by more
-    than the share LEAST_GAIN."""
+    value are in `some`. Takes the axis that lowers impurity() most. Returns "" if that gain is too small."""
     best, least = "", (1 - LEAST_GAIN) * impurity(len(some), len(everything))
     for axis in axes:
         total = collections.Counter(axis_values(finding).get(axis) for finding in everything)
@@ -191,8 +185,7 @@ def extreme(findings):
 
 
 def case_text(finding, axes):
-    """Returns a text that names a case by the first MOST_AXES of `axes` for which the case has a value other than
-    the value in SAYS_NOTHING."""
+    """Returns a text that names a case by at most MOST_AXES of `axes`. Leaves out the values in SAYS_NOTHING."""
     values = {axis: value for axis, value in axis_values(finding).items() if value != str(SAYS_NOTHING.get(axis))}
     return ", ".join(f"{name_of(axis)} {values[axis]}" for axis in [axis for axis in axes if axis in values][:MOST_AXES])
 
@@ -243,7 +236,7 @@ def ids(findings):
 
 
 def by_advice(findings):
-    """Returns lists of the findings of one claim, by the advice that the findings give."""
+    """Groups the findings of one claim by their advice."""
     groups = {}
     for finding in findings:
         words = words_of(finding)
@@ -285,8 +278,8 @@ def short(item):
 
 def recommendations(findings, form=line):
     """Returns the lines of the recommendations, by question. The line of a claim that gives two advices says where each
-    advice holds. Claims of one question that give the same advice share one line. An item is the argument of line().
-    `form` makes the line, or something else, from an item."""
+    advice holds. Claims of one question that give the same advice share one line. `form` makes a line from the argument
+    of line()."""
     topics = {}
     for topic, own in claims_in_order(findings):
         advices = by_advice(own)

@@ -37,8 +37,8 @@ def modifiers_on(case):
 
 
 def lines_of(path):
-    """Returns the lines of a file of records, as bytes without line ends. Recognizes gzip by the first two bytes,
-    and unpacks it. Raises OSError, also for damaged gzip."""
+    """Returns the lines of a file of records, plain or gzip, as bytes without line ends. Raises OSError, also for damaged
+    gzip."""
     data = path.read_bytes()
     if data.startswith(GZIP) or path.suffix == ".gz":
         try:
@@ -65,8 +65,8 @@ def run_of(record):
 
 
 def join_runs(findings, headers):
-    """Gives each finding/2 the fields `run` and `env` that a finding/1 has. Takes them from the header (run/1) of the
-    finding's run. The keys of `headers` are the ids of the runs."""
+    """Gives each finding/2 the fields `run` and `env` that a finding/1 has, from the header (run/1) of its run. `headers`
+    has the headers by the ids of their runs."""
     for finding in findings:
         header = headers.get(finding["data"]["run"]) if isinstance(finding["data"]["run"], str) else None
         if header:
@@ -95,8 +95,8 @@ def in_order(paths):
 
 def load(paths):
     """Returns the findings, the measurements, and a message for each line that is no record. Reads the files in the
-    order of in_order(). A record that occurs twice counts once. Findings of a run without a header are left out; a
-    message says so."""
+    order of in_order(). A record that occurs twice counts once. A finding/2 whose run has no header is left out; a message
+    says so."""
     findings, measurements, headers, problems = {}, {}, {}, []
     kinds = {"finding/1": findings, "finding/2": findings, "measurement/1": measurements, "run/1": headers}
     for path in in_order(paths):
@@ -139,7 +139,7 @@ def recorded():
 
 
 def kb(*words):
-    """Runs the program kb with the arguments `words`, and returns its output."""
+    """Returns the output of the program kb with the arguments `words`."""
     program = os.environ.get("KB", str(ROOT / "build/release/bin/kb"))
     if not pathlib.Path(program).exists():
         sys.exit(f"there is no {program}; scripts/build kb makes it")
@@ -220,8 +220,8 @@ def time_of(record, scopes=("device_hot", "device_cold", "host")):
 
 
 def scopes_of(record):
-    """Returns the scopes, the preferred scope first: the first scope that was timed gives the case's time. Cold caches
-    are preferred for a memory-bound case."""
+    """Returns the scopes for time_of(), the preferred scope first. For a memory-bound case this is the scope with cold
+    caches."""
     hot, cold = "device_hot", "device_cold"
     memory = (record["work"] or {}).get("bound") == "memory"
     return (cold, hot, "host") if memory else (hot, cold, "host")
@@ -304,7 +304,7 @@ def expected_wrong(findings):
 
 
 def wrong_text(findings):
-    """Returns the line with expected_wrong() that stands on every page with verdicts."""
+    """Returns the line with expected_wrong() for a page."""
     found = doubts(findings)
     if not found:
         return "No verdict is decided."

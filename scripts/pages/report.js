@@ -28,8 +28,7 @@ function fields(i) {
 function cells(i) {
   const r = fields(i);
   if (i < DATA.findings) return [r.state, r.name, r.title, r.figure, r.next, r.holds, r.confidence];
-  // Names the case as label() of report.py does, and leaves out the same axes. Also leaves out the axes that have one
-  // value in all cases of the experiment.
+  // Names the case as label() of report.py does, without the axes that have one value in all cases of the experiment.
   const all = Object.fromEntries(r.pairs), varying = DATA.varying[r.experiment];
   const named = r.pairs.filter(([axis, value]) => varying.includes(axis) && DATA.off[axis] !== value &&
     !(axis.startsWith('kv_') && all[axis.replace('kv_', 'q_')] === value));
@@ -38,8 +37,8 @@ function cells(i) {
           r.us && +(50 * (r.high - r.low) / r.us).toFixed(1), r.tflops, r.share];
 }
 const quoted = word => /^[\w@%+=:,.\/-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
-// Returns the command that measures a record again. The command must run in the folder that has the record's file. It
-// unpacks a gzip file first, because the experiments cannot read gzip.
+// Returns the command that measures a record again, for the folder that has the record's file. The command unpacks a
+// gzip file first, because the experiments cannot read gzip.
 function command(i) {
   const r = fields(i), file = r.file.replace(/\.gz$/, '');
   const option = i < DATA.findings ? '--out' : '--measurements';
@@ -157,7 +156,7 @@ document.addEventListener('keydown', event => {
   event.preventDefault();  // without this call the same key would also press the panel's first button
   show(+number(event));
 });
-// When the pointer first reaches a point or a tile, the point or tile gets a title, which names its measurement.
+// A point or a tile gets its title, the name of its measurement, when the pointer first reaches it.
 document.addEventListener('pointerover', event => {
   const i = number(event), at = event.target;
   if (!i || at.title || at.querySelector('title')) return;

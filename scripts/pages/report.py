@@ -72,7 +72,7 @@ class Records:
         return self.number[record["id"]]
 
     def place(self, name, value):
-        """Returns the place of a shared value in its table."""
+        """Returns the index of a shared value in its table."""
         return self.tables[name].setdefault(value, len(self.tables[name]))
 
     def common(self, record, experiment, device, pairs):
@@ -304,7 +304,7 @@ def peers(results):
 
 
 def costs_of_features(page, findings):
-    """Returns a table of ratios: those of the claims about what a feature costs."""
+    """Returns a table of the claims about what a feature costs."""
     rows = []
     for topic, own in advice.claims_in_order(findings):
         claim, key = own[-1]["data"]["hypothesis"], advice.key_of(own[0])

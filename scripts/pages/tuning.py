@@ -41,9 +41,8 @@ def tile_groups(measurements):
 
 
 def of_one_run(cells, name):
-    """Returns the cells that one run compared in turn. This is the latest run that compared at least half as many cells
-    as the run with most cells. Cells of different runs would differ not only in their tiles or forms, but also in the
-    kernels and in the state of the machine."""
+    """Returns the measurements (cells) of one run: the latest run that compared at least half as many choices as the
+    largest run. Cells of different runs would also differ in the kernels and in the state of the machine."""
     runs = collections.defaultdict(list)
     for cell in cells:
         runs[cell.get("run_id")].append(cell)

@@ -41,8 +41,7 @@ RECORDED_WINDOW = ("of every side one CUDA graph a launch: a fill of twice the l
 
 
 def window_of(recorded):
-    """Returns the text with which a page says what is timed. `recorded` is the text `about.window` of a file of
-    results."""
+    """Returns the text with which a page says what is timed. `recorded` is `about.window` of a file of results."""
     return WINDOW if recorded == RECORDED_WINDOW else recorded
 
 
@@ -56,8 +55,7 @@ def timed_event():
 
 
 class Gpu:
-    """A GPU. All tensors that are made for "cuda" after the constructor lie on this GPU. clock() makes the clock of a
-    side."""
+    """A GPU. The constructor makes it the GPU of all later tensors for "cuda". clock() makes the clock of a side."""
 
     def __init__(self, device):
         if torch is None:
@@ -81,9 +79,8 @@ class Gpu:
 
 
 class Graph:
-    """A launch of a side as one CUDA graph: a fill of `flush`, an event, all kernels of the launch, another event. The
-    time between the two events is the side's time. This time includes no work of Python or of the driver, no allocation
-    and no choice of an algorithm, because all of these are done before the graph is submitted."""
+    """A launch of a side as one CUDA graph, timed as WINDOW says. The time includes no work of Python or of the driver,
+    no allocation and no choice of an algorithm: the graph is submitted after all of these."""
 
     def __init__(self, side, flush):
         stream = torch.cuda.Stream()
@@ -161,8 +158,8 @@ class AfterFlush:
 
 
 class Repeated:
-    """A clock with warm caches. seconds() makes one call that is not timed. Then it times calls, at least 3, until the
-    timed calls have together taken `span` seconds. It returns the median time that a call takes its caller."""
+    """A clock with warm caches. After one untimed call seconds() times calls for `span` seconds, at least 3 of them.
+    It returns the median time that a call takes its caller."""
 
     def __init__(self, side, span):
         self.side, self.span = side, span
@@ -186,8 +183,8 @@ def left_out(name, error):
 
 
 def ready(makers, clock):
-    """Makes the sides. Returns a dict with the clock of each side that can be made and timed, by the side's name. If
-    a side cannot be made or timed, prints one line that says why the side is left out."""
+    """Makes the sides. Returns the clock of each side that can be made and timed, by the side's name. Prints a line for
+    each other side. Raises Refused if no side is left."""
     found = {}
     for name, make in makers.items():
         try:
@@ -206,8 +203,8 @@ def ready(makers, clock):
 
 def take_turns(sides, seconds, at_least=TURNS_AT_LEAST):
     """Times the sides in turns. Returns a list with a dict for each turn: the time of each side by name. The order of
-    the sides is reversed every other turn. The turns go on until they have taken `seconds` or TURNS_AT_MOST are done.
-    There are at least `at_least` turns."""
+    the sides is reversed every other turn. There are at least `at_least` turns; further turns follow until all have
+    taken `seconds`, or TURNS_AT_MOST are done."""
     turns, spent = [], 0.0
     while len(turns) < at_least or (spent < seconds and len(turns) < TURNS_AT_MOST):
         order = list(sides) if len(turns) % 2 == 0 else list(reversed(sides))
@@ -223,8 +220,8 @@ def medians(turns, unit, per_second):
 
 
 def ratios(turns, ours="ours"):
-    """Returns a dict with a list for each side except `ours`, by the side's name. The list has, for each turn, the time
-    of that side over the time of `ours`. The dict is empty if the side `ours` is left out."""
+    """Returns for each other side the list, over the turns, of its time over the time of the side `ours`. The dict is
+    empty if the side `ours` is left out."""
     names = [name for name in turns[0] if name != ours and ours in turns[0]]
     return {name: [turn[name] / turn[ours] for turn in turns] for name in names}
 
@@ -234,9 +231,8 @@ def median_ratios(turns):
 
 
 def interval(values):
-    """Returns [median, low, high]. Low and high are two of the values. Low lies as many ranks below the median as high
-    lies above the median. For 6 or more values the true median lies between low and high with a probability of at least
-    95 %."""
+    """Returns [median, low, high]. Low and high are values at equal ranks below and above the median. For 6 or more
+    values the true median lies between them with a probability of at least 95 %."""
     ordered, n = sorted(values), len(values)
     reach = math.ceil(0.98 * math.sqrt(n))
     return [statistics.median(ordered), ordered[max(0, (n - 1) // 2 - reach)], ordered[min(n - 1, n // 2 + reach)]]

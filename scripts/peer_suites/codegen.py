@@ -22,7 +22,7 @@ def about():
 
 
 def makers(ours, work, tensors, threads):
-    """Returns a dict with a function for each side, by the name of the side. The function makes the side."""
+    """Returns for each side, by name, the function that makes the side."""
     found = {"ours": lambda: sides.Call(ours.flash, *tensors, **work.options())}
     if torch:
         q, k, v = map(torch.from_numpy, tensors)

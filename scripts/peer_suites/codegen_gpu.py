@@ -40,8 +40,7 @@ def defined(work, head, tensors):
 
 
 def against_definition(work, tensors, outputs):
-    """Returns whether all outputs agree with the definition, and the largest error of each output. The largest error is
-    NaN if any error is NaN."""
+    """Returns whether all outputs agree with the definition, and the largest error of each output, or NaN."""
     agree, errors = True, {f"{name}_error": [] for name in outputs}
     for head in range(HEADS):
         want = defined(work, head, tensors)

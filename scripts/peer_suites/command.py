@@ -40,7 +40,7 @@ def devices(suite):
 
 
 def libraries(device):
-    """Returns the folder of this project's libraries for a call in which --libraries names no folder."""
+    """Returns the folder of this project's libraries for a call without --libraries."""
     return pathlib.Path(os.environ.get(LIBRARIES) or ROOT / "build" / ("gpu" if device.startswith("cuda") else "release")
                         / "bin")
 
@@ -100,8 +100,7 @@ def machine_of(suite, options):
 
 
 def measured(suite, options):
-    """Measures the rows of the suite, and returns the result. After each row the result so far is written to the file
-    of --out."""
+    """Measures the rows of the suite. Writes the file of --out after each row."""
     from . import clocks
 
     machine = machine_of(suite, options)
@@ -124,7 +123,7 @@ def today():
 
 
 def measured_by_processes(name, options):
-    """Starts --processes processes, one after the other, each of which measures all rows. Returns the pooled result."""
+    """Measures all rows in each of --processes processes, one after the other. Returns the pooled result."""
     results = []
     same = ["--device", options.device, "--libraries", os.environ[LIBRARIES], "--seconds",
             str(options.seconds / options.processes), *(["--quick"] if getattr(options, "quick", False) else [])]
@@ -183,8 +182,7 @@ def run(name, arguments):
 
 
 def recorded(name):
-    """Returns the file of a suite's latest recorded rows. Files without a date count as older than files with a
-    date."""
+    """Returns the file of a suite's latest recorded rows. Files without a date count as the oldest."""
     files = sorted(ROOT.glob(f"findings/recorded/*/peers_{name}.json"))
     if not files:
         raise Refused(f"findings/recorded has no file peers_{name}.json")
@@ -208,8 +206,8 @@ def page_of_records(write):
 
 
 def listed():
-    """Returns a text: how to call scripts/peers, and each suite with the first line of its docstring. The suites are
-    parsed, not imported, because PyTorch takes long to load."""
+    """Returns the help of scripts/peers. Parses the suites instead of importing them, because PyTorch takes long to
+    load."""
     lines = {name: ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())).splitlines()[0] for name in SUITES}
     return "\n".join(["scripts/peers SUITE [OPTION ...]; SUITE --help lists its options. scripts/peers --write "
                       "writes all recorded rows into docs/peers.md, --check fails if the page differs. The suites:",

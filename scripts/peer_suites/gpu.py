@@ -26,9 +26,8 @@ EAGER_WINDOW = ("Our kernel was launched as a CUDA graph. The peers were launche
 
 
 def flash_attention():
-    """Returns two dicts with the names of the sides as keys. The first has the function of FlashAttention-3 and the
-    function of FlashAttention-4, each only if it is installed. The second has, for `about`, the package of each side
-    with its version, or None."""
+    """Returns two dicts by the names of the sides: the functions of the versions of FlashAttention that are installed,
+    and, for `about`, the package of each version with its number, or None."""
     functions, about = {}, {}
     for name, places in ("fa3", sides.FLASH_ATTENTION_3), ("fa4", sides.FLASH_ATTENTION_4):
         function, about[name] = sides.function_of(places, "flash_attn_func")

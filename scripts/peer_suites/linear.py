@@ -28,14 +28,14 @@ def about():
 
 def close(got, want):
     """Returns whether two outputs agree. An output is a sum over its token and all earlier tokens, so the rounding of
-    large terms may show in a small element, too. The allowed difference of an element therefore grows with the root
-    mean square of all elements of `want`."""
+    large terms may also show in a small element. Therefore the allowed difference grows with the root mean square of
+    `want`."""
     size = want.square().mean().sqrt()
     return bool(((got - want).abs() <= 0.1 * (want.abs() + size)).all())  # false if there is a NaN
 
 
 def makers(ours, row, gate):
-    """Returns a dict with the names of the sides as keys. Each value is a function that makes the side."""
+    """Returns for each side, by name, the function that makes the side."""
     dim, heads, batch, tokens = row
     torch.manual_seed(tokens + dim)
     q, k, v = (torch.randn(batch, tokens, heads, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))

@@ -37,8 +37,8 @@ LIBRARIES, SOURCE = "ATTENTION_PROTO_LIBRARIES", "ATTENTION_PROTO_SOURCE"
 
 
 class Library:
-    """The old or the new library. It reads kernels from the folder `source`, or, if `source` is None, from the tree
-    that it was built from."""
+    """The old or the new library. It reads kernels from the folder `source`, else from the tree that it was built
+    from."""
 
     def __init__(self, path, device, source=None):
         self.path, self.source = path, source
@@ -56,8 +56,8 @@ class Library:
             raise Refused(f"{self.path}: {self.lib.attn_message().decode()}")
 
     def with_source(self, action):
-        """Runs `action` while $ATTENTION_PROTO_SOURCE names this library's source, or is unset if there is no source.
-        Every action in which the engine may compile must run through this function."""
+        """Runs `action` with $ATTENTION_PROTO_SOURCE set to this library's source, or unset. Every action in which the engine
+        may compile must run through this function."""
         before = os.environ.pop(SOURCE, None)
         if self.source:
             os.environ[SOURCE] = str(self.source)
@@ -69,8 +69,8 @@ class Library:
                 os.environ[SOURCE] = before
 
     def call(self, tensors, causal):
-        """Returns a function flash(stream) that calls attn_flash with q, k, v and o. All objects of ctypes that the
-        call needs are made here, not in flash()."""
+        """Returns a function flash(stream) that calls attn_flash. It makes no objects of ctypes, so that the time of
+        `call` does not include them."""
         kind = sides.dlpack().FlashOptions
         # struct_bytes covers only the fields before `scale`. Every version of the library has these fields, and takes
         # all later options as off.
@@ -182,15 +182,13 @@ def ratios(turns):
 
 
 def has_moved(ratio, floor):
-    """Returns whether a row has moved: the interval of new / old lies wholly above 1.01 or wholly below 0.99, and the
-    median lies beyond the same limit by more than the noise of old again / old."""
+    """Returns whether the times of a row have moved, by the rule at the head of this file."""
     value, low, high = ratio
     noise = max(abs(end - 1) for end in floor)
     return (low > 1 + MOVED and value - (1 + MOVED) > noise) or (high < 1 - MOVED and (1 - MOVED) - value > noise)
 
 
 def measure(libraries, inputs, shape, seconds):
-    """Measures one row, and returns its results."""
     row = dict(zip(AXES, shape))
     calls = {side: libraries[side.split()[0]].call(inputs.tensors, row["causal"]) for side in SIDES}
     new, old = (libraries[name].with_source(lambda: inputs.result(calls[name])) for name in ("new", "old"))
@@ -229,8 +227,7 @@ def new_library(options):
 
 
 def compare(options, shapes):
-    """Measures all rows, prints them, and says how many have moved. Returns the exit status: 1 if a row has moved, else
-    0."""
+    """Measures and prints all rows. Returns the exit status: 1 if a row has moved, else 0."""
     new = new_library(options)
     for library in options.old, new:
         if not os.path.exists(library):

@@ -40,7 +40,7 @@ def angles(tokens, dim):
 
 
 def makers(attn, fa3, row):
-    """Returns a dict with the names of the sides as keys. Each value is a function that makes the side."""
+    """Returns for each side, by name, the function that makes the side."""
     batch, tokens, q_heads, kv_heads, dim = row
     torch.manual_seed(tokens + batch)
 

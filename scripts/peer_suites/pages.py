@@ -24,8 +24,8 @@ def read(path):
 
 
 def split(path, mark):
-    """Returns the text of a page up to the table of a suite, and the text after the table. The first text ends with the
-    mark before the table, the second begins with the mark after it."""
+    """Returns the text of a page before the table of a suite, and the text after the table. The marks around the table
+    belong to these texts."""
     begin, end = f"<!-- {mark}:begin -->\n", f"<!-- {mark}:end -->\n"
     try:
         head, rest = path.read_text().split(begin)
@@ -43,8 +43,8 @@ def markdown(heads, rows):
 
 
 def cell(row, key, form):
-    """Returns the figure `key` of a row as a text. If the figure is a list [figure, low, high], the text has the
-    interval too. The text is empty if the row does not have the figure."""
+    """Returns the figure `key` of a row as a text, with its interval if there is one, or "" if the row lacks the
+    figure."""
     if key not in row:
         return ""
     if isinstance(row[key], list):
@@ -54,7 +54,6 @@ def cell(row, key, form):
 
 
 def measured(about, sides, suite):
-    """Says on what the rows were measured, with which sides, and when; and names the command."""
     when = f", at commit {about['commit']}, {about['date']}" if "date" in about else ""
     return f"Measured on {about['device']} with {sides}{when}, by `scripts/peers {suite}`."
 

@@ -23,9 +23,8 @@ def expected(ratios):
 
 
 def pooled_row(rows):
-    """Returns one row for the rows that several processes measured. The row has ratios by expected(), the medians of
-    times and rates, the largest errors and the sum of turns. Results agree if they agree in each process. The row has
-    no figures of a side that any process left out."""
+    """Pools the rows that several processes measured for one case. The pooled row has no figures of a side that any
+    process left out."""
     row = {}
     for key, first in rows[0].items():
         values = [each[key] for each in rows if key in each]
@@ -56,8 +55,7 @@ def case_of(row):
 
 
 def pooled(results):
-    """Pools the results of several processes into one result. The pooled result has one row for each case that all
-    processes have, in the order of the first process."""
+    """Pools the results of several processes. The pooled result has the cases that all processes have."""
     about = {**results[0]["about"], "processes": len(results)}
     by_case = [{case_of(row): row for row in result["rows"]} for result in results]
     return {"about": about, "rows": [pooled_row([rows[case] for rows in by_case]) for case in by_case[0]

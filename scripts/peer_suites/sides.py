@@ -31,7 +31,7 @@ def first_of(result):
 
 
 class Call:
-    """A side that calls a function of tensors. The function's result, or the first of its results, is the output."""
+    """A side that calls a function of tensors. The output is the function's (first) result."""
 
     def __init__(self, function, *tensors, **options):
         self.function, self.tensors, self.options = function, tensors, options
@@ -100,8 +100,8 @@ def version(package):
 
 
 def function_of(places, name):
-    """Looks for the function `name` in each (module, package) of `places`. Returns the first function found, and its
-    package with the version. Returns None and None if no place has the function."""
+    """Looks for the function `name` in each (module, package) of `places`. Returns the first function found and its
+    package with the version, or None and None."""
     for module, package in places:
         try:
             return getattr(importlib.import_module(module), name), f"{package} {importlib.metadata.version(package)}"
@@ -176,8 +176,8 @@ def flex_attention(work, q, k, v):
 
 
 def inductor(work, q, k, v, addend=None):
-    """The definition of attention in plain PyTorch, compiled. If `addend` is given, it is a tensor that has ALiBi and
-    the mask, and the compiled function adds it to the scores; otherwise the compiled function computes both."""
+    """The definition of attention in plain PyTorch, compiled. The tensor `addend` has ALiBi and the mask; without
+    `addend` the compiled function computes them."""
     dim, places, slope = q.shape[3], torch.arange(q.shape[2], device=q.device), slopes_like(q)[:, None, None]
 
     def attention(q, k, v):
@@ -197,9 +197,8 @@ def inductor(work, q, k, v, addend=None):
 
 
 def compiled_rope(q, k):
-    """One compiled function that rotates Q and K (RoPE) with tables of cosines and sines in f32. Each element of the
-    first half of a row makes a pair with the element at the same place of the second half. run() returns the
-    rotated Q."""
+    """One compiled function that rotates Q and K (RoPE) with tables of cosines and sines in f32. Element i of a row
+    makes a pair with element i + head_dim / 2. run() returns the rotated Q."""
     length, half = q.shape[2], q.shape[3] // 2
     frequencies = 10000 ** (-torch.arange(half, device=q.device, dtype=torch.float64) / half)
     angles = torch.outer(torch.arange(length, device=q.device, dtype=torch.float64), frequencies)
@@ -276,14 +275,13 @@ class OnnxRuntime:
 
 
 def rows_of(x):
-    """Returns the tensor x, which is [1, heads, n, head_dim], as [1, n, heads * head_dim]."""
+    """Returns x, [1, heads, n, head_dim], as [1, n, heads * head_dim]."""
     return np.ascontiguousarray(x.transpose(0, 2, 1, 3).reshape(1, x.shape[2], -1))
 
 
 def onnx_multi_head(work, q, k, v, threads, heads_first=False):
     """com.microsoft.MultiHeadAttention, with ALiBi as an additive tensor. The operator gets Q as
-    [1, n, heads * head_dim]. The operator gets K and V as [1, heads, n, head_dim] if `heads_first` is set, else in the
-    same form as Q."""
+    [1, n, heads * head_dim], and K and V as [1, heads, n, head_dim] if `heads_first` is set, else as Q."""
     _, heads, length, dim = q.shape
     inputs = {"q": rows_of(q), "k": k if heads_first else rows_of(k), "v": v if heads_first else rows_of(v)}
     operands = list(inputs)

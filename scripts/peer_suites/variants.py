@@ -15,8 +15,8 @@ from .work import Work, agreement
 
 MARK, DEVICE, SECONDS = "peers-variants", "cuda:0", 0.1
 HEADS, CAP, WINDOW = 32, 30, 1024
-# For each row its work, and the options with which FlashAttention-3 computes it. The options are None if
-# FlashAttention-3 does not take part. The work of RoPE is None, because RoPE is no attention.
+# For each row its work, and FlashAttention-3's options for it, or None if FlashAttention-3 does not take part. RoPE is
+# no attention, so its work is None.
 ROWS = {
     "full": (Work(), {}),
     "causal": (Work(causal=True), {"causal": True}),
@@ -38,7 +38,7 @@ def about():
 
 
 def makers(attn, fa3, name, q, k, v):
-    """Returns a dict with the names of the sides as keys. Each value is a function that makes the side."""
+    """Returns for each side, by name, the function that makes the side."""
     work, fa3_options = ROWS[name]
     if work is None:
         return {"ours": lambda: sides.Call(attn.rope, q, k), "torch": lambda: sides.compiled_rope(q, k)}

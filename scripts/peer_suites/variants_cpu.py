@@ -31,8 +31,8 @@ def about():
 
 
 def makers(ours, work, tensors, threads):
-    """Returns a dict with the names of the sides that can do the work as keys. Each value is a function that makes the
-    side. The side `plain` is the side `ours` without the modifier."""
+    """Returns for each side that can do the work, by name, the function that makes the side. The side `plain` is the
+    side `ours` without the modifier."""
     plain = Work(causal=work.causal)
     found = {"ours": lambda: sides.Call(ours.flash, *tensors, **work.options()),
              "plain": lambda: sides.Call(ours.flash, *tensors, **plain.options())}

@@ -21,18 +21,18 @@ class Work(NamedTuple):
     window: Optional[int] = None  # a causal query sees its own key and this many keys before it; None: all
 
     def options(self):
-        """Returns the options with which this project's flash() computes the work."""
+        """Returns the work as options of this project's flash()."""
         found = {"causal": self.causal, "alibi": self.alibi, "soft_cap": float(self.soft_cap)}
         return found if self.window is None else {**found, "window_left": self.window}
 
     def flops(self, heads, length, head_dim):
-        """Returns the number of operations of the two matrix products. With a causal mask only the pairs of a query and
-        a key that the mask allows count. A window does not lower the number."""
+        """Returns the number of operations of the two matrix products. Only pairs of a query and a key that the causal
+        mask allows count; a window does not lower the number."""
         return 4 * head_dim * heads * (length * (length + 1) // 2 if self.causal else length * length)
 
 
 def slopes(heads):
-    """Returns ALiBi's slope for each head."""
+    """Returns ALiBi's slopes."""
     return [2.0 ** (-8 * (head + 1) / heads) for head in range(heads)]
 
 
@@ -72,8 +72,7 @@ def reference(work, q, k, v):
 
 
 def against_reference(sides, work, q, k, v):
-    """Returns whether the results of all sides differ from the reference by no more than is allowed, and each side's
-    largest error."""
+    """Returns whether the results of all sides agree with the reference, and each side's largest error."""
     want, allowed = reference(work, q, k, v)
     errors = {name: np.abs(side.output() - want) for name, side in sides.items()}
     return {"agree": all(bool(np.all(error <= allowed)) for error in errors.values()),  # a NaN makes it false
@@ -81,9 +80,9 @@ def against_reference(sides, work, q, k, v):
 
 
 def on_a_cpu(makers, work, shape, machine, seconds, unchecked=()):
-    """Makes the sides of a row on random f32 tensors of shape [1, heads, length, head_dim], and compares all but the
-    sides `unchecked` with the reference. Returns the result of against_reference(), and the turns. makers(tensors)
-    returns a dict with a function for each side."""
+    """Makes and times the sides of a row on random f32 tensors of shape [1, heads, length, head_dim]. Returns the
+    result of against_reference() for all but the sides `unchecked`, and the turns. makers(tensors) returns for each
+    side, by name, the function that makes the side."""
     _, _, length, dim = shape
     tensors = np.random.default_rng(length + dim).standard_normal((3, *shape), np.float32)
     found = clocks.ready(makers(tensors), machine.clock)
@@ -92,13 +91,13 @@ def on_a_cpu(makers, work, shape, machine, seconds, unchecked=()):
 
 
 def all_agree(results, want):
-    """Returns whether all tensors of `results`, which are in bf16, agree with the tensor `want`."""
+    """Returns whether all tensors of `results`, rounded to bf16, agree with the tensor `want`."""
     return all(bool(((got - want).abs() <= BF16_ATOL + BF16_RTOL * want.abs()).all()) for got in results)  # NaN: False
 
 
 def agreement(sides, want):
-    """Returns whether the results of all sides agree with the result of the side `want`. If the side `want` is left
-    out, the results are compared with the result of the first side."""
+    """Returns whether the results of all sides agree with the result of the side `want`, or, if this side is left out,
+    of the first side."""
     answers = {name: side.output() for name, side in sides.items()}
     first = answers.get(want, next(iter(answers.values())))
     return all_agree(answers.values(), first)
