@@ -69,8 +69,8 @@ struct ChunkParams : LinearParams {
   int chunks;
   GLOBAL float* states;    // [chunks, heads, HEAD_DIM, VALUE_DIM]
   GLOBAL float* key_sums;  // if NORMALISED: [chunks, heads, HEAD_DIM], for z what `states` is for S
-  /// With a gate: logarithms of chunks' decays, [chunks, heads, 1], or with GATE_CHANNEL [chunks, heads, HEAD_DIM].
-  GLOBAL float* decays;
+  GLOBAL float*
+      decays;  // with a gate: logarithms of chunks' decays, [chunks, heads, 1], or [chunks, heads, HEAD_DIM] by channel
 };
 
 /// Parameters of scans, and of fused kernels except Hopper's. A sequence's chunks are cut into spans of span_chunks

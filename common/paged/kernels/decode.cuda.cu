@@ -405,8 +405,8 @@ struct Worker {
   const Params& p;
   const Line line{p};
   const int lane = threadIdx.x % WARP, quarter = lane % 4;
-  // The first of the warp's 16 rows. A thread has parts of two of these rows, which are 8 apart.
-  const int first_row = threadIdx.x / WARP % ROW_WARPS * 16;
+  const int first_row =
+      threadIdx.x / WARP % ROW_WARPS * 16;  // of the warp's 16 rows; a thread has parts of two of them, 8 apart
   const int team = threadIdx.x / TEAM_THREADS;
   const float scale_log2 = p.scale * log2_e;
 
