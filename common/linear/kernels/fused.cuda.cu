@@ -372,8 +372,8 @@ struct Warpgroup {
     for (int i = rows * 8 + thread; i < 512; i += WARPGROUP)
       reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
   }
-  // Applies the feature map to the chunk's tiles, and clears rows of other sequences. If a chunk
-  // needs a change, both warpgroups must call prepare() for this chunk, because prepare() waits for both.
+  // Applies the feature map to the chunk's tiles, and clears rows of other sequences. If a chunk needs a
+  // change, both warpgroups must call prepare() for this chunk, because prepare() waits for both.
   DEVICE void prepare(const Task& task, int chunk, unsigned char* stage, bool with_q, bool with_k) {
     const int rows = task.tokens - chunk * CHUNK;
     const bool clears = p.linear.starts && rows < CHUNK;
