@@ -21,18 +21,18 @@ constexpr double compare_share = 1 / 2.;  // share of the budget for the compari
 constexpr double cold_share = 1 / 3.;     // share of a group's budget for cold samples, if the group takes them
 constexpr double phase_share = 1 / 10.;   // share of a group's budget for phases, if a case has several launches
 constexpr double ceilings_s = 0.5;        // seconds of one measurement of the ceilings; less if --samples is small
-constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // length of a ceiling's launch in interleaved rounds
-constexpr double max_ceiling_pct = 100;  // a higher share is not kept: something slowed the ceiling
+constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // bounds for CeilingKey
+constexpr double max_ceiling_pct = 100;  // a record keeps no higher share: something slowed the ceiling
 
 constexpr Rounds sweep_rounds{3, 50};
 // These numbers are small, because the host's work may take seconds. Six rounds are the fewest that give a 95 %
 // interval of a median, so in the quick profile a case may get no such interval.
 constexpr Rounds host_rounds{3, 6};
 
-/// Names the matrix ceiling that a trial is compared with: the dtype, and n. A launch of the ceiling takes about 4^n
-/// seconds. This is the power of 4 nearest to the time of the trial's launch, clamped to [min_ceiling_s,
-/// max_ceiling_s]. The length matters because an event that takes a core away for some milliseconds hits most long
-/// launches, but few short launches.
+/// Names the matrix ceiling that a trial is compared with: the dtype, and a number n. A launch of the ceiling takes
+/// about 4^n seconds. This number of seconds is the power of 4 nearest to the time of the trial's launch, after this
+/// time is clamped to [min_ceiling_s, max_ceiling_s]. The lengths must be similar: an event that takes a core away for
+/// some milliseconds hits most long launches, but few short launches.
 using CeilingKey = std::pair<DType, int>;
 CeilingKey ceiling_key(const Trial& trial) {
   const double launch_s = std::clamp(trial.launch_s, min_ceiling_s, max_ceiling_s);
@@ -63,9 +63,9 @@ class GroupTimer {
   }
   Trial& running() { return trials_[running_]; }
 
+  using Subjects = std::vector<std::pair<size_t, Sampler>>;  // numbers of trials, with their samplers
   /// Lets the samplers of `subjects` and of `ceilings` take turns. Returns the results of the subjects, followed by the
   /// results of the ceilings.
-  using Subjects = std::vector<std::pair<size_t, Sampler>>;
   std::vector<Measured> take_turns(const Subjects& subjects, const std::vector<Sampler>& ceilings,
                                    const TimingPolicy& policy) {
     std::vector<Sampler> samplers;
@@ -114,7 +114,7 @@ TimingPolicy Experiment::State::policy(const Rounds& rounds, double budget_s) co
   TimingPolicy policy;
   const auto share = [&](int whole) { return (whole + options.parts - 1) / options.parts; };
   policy.min_rounds = share(options.profile == "full" ? rounds.full : rounds.quick);
-  // A verdict needs min_rounds_to_judge rounds of all parts together.
+  // A verdict needs min_rounds_to_judge rounds. All parts together must reach this number.
   if (!part.is_null()) policy.min_rounds = std::max(policy.min_rounds, share(min_rounds_to_judge));
   policy.min_samples = std::max(share(policy.min_samples), policy.min_rounds);
   policy.max_samples = share(options.samples);
@@ -196,7 +196,7 @@ Json Experiment::State::within_ceilings(Measurement& record) {
                                     label(record.config), message));
           return to_json(record, Ceilings{});
         } catch (const std::runtime_error&) {
-          // Other programs do not explain a rate as high as this, nor a value that is not finite.
+          // The rate is too high for this explanation, or a value is infinite or NaN.
         }
       }
       fail(record, "failed", message);
@@ -321,8 +321,8 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
   }
   measured_s += stopwatch.seconds();
 
-  // The results of a trial's sampler; null if the trial has no sampler among `subjects`, or if an interruption came
-  // before the end of the first round.
+  // Returns the results of a trial's sampler. Returns null if the trial has no sampler among `subjects`, or if an
+  // interruption came before the end of the first round.
   const auto found = [](const GroupTimer::Subjects& subjects, const std::vector<Measured>& measured,
                         size_t trial) -> const Measured* {
     for (size_t i = 0; i < subjects.size() && i < measured.size(); ++i) {
@@ -340,7 +340,7 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
       continue;
     }
     const Measured* hot_of = found(hot_subjects, hot, i);
-    // After an interruption with too few rounds the trial is not recorded.
+    // If an interruption left the trial too few rounds, the trial is not recorded.
     if (!hot_of || hot_of->series.front().size() < static_cast<size_t>(fewest_rounds)) continue;
     if (!host) timer.add(i, *hot_of, 0, Scope::device_hot);
     if (const Measured* cold_of = found(cold_subjects, cold_measured, i)) {

@@ -30,9 +30,9 @@ TABLE
   be wider than the terminal (without a terminal: $COLUMNS, or 100 characters), axes that have one value in nearly all
   configurations leave the table, too: this value stands above the table, and the column `also` names the axis and the
   value in the other lines. If this is not enough, the last columns are left out. Empty columns do not appear.
-  time         median device time of one launch, with the caches as the previous launch left them. For a memory-bound
-               case: with caches flushed before each sample. For a case that launches nothing: the time of the case's
-               work on the host. +-: half the 95 % confidence interval of the median
+  time         median device time of one run of the case's kernels, with the caches as the previous run left them. For a
+               memory-bound case: with caches flushed before each sample. For a case that launches nothing: the time
+               of the case's work on the host. +-: half the 95 % confidence interval of the median
   vs           time over the time of the fastest case that differs only in its choices (tile, variant). With
                --baseline: time over the time of the fastest case that has this value and differs otherwise only in
                its choices
@@ -45,7 +45,7 @@ TABLE
   copy_%       GB/s in percent of the copy rate that this run measured on the device
   max_abs      for a case that was only checked: largest difference from the double-precision oracle
   More columns with --columns all:
-  host         median time of one launch from submit to completion, as the host sees it
+  host         median time of one run of the case's kernels from submit to completion, as the host sees it
   hot_GB/s     GB/s with warm caches, also of cases that are not memory-bound
   hot_copy_%   hot_GB/s in percent of the copy rate
   cv_%         standard deviation over mean of all samples, in percent
@@ -94,8 +94,8 @@ bool same_file(const std::string& a, const std::string& b) {
   return fs::equivalent(a, b, error) || fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error);
 }
 
-/// Throws BadInput if the run would write to a file that it reads, outputs to a file of records, or findings to the
-/// file of samples.
+/// Throws BadInput if the run would write to a file that it reads. Also throws if --dump-output names a file of
+/// records, or if --out names the file of samples.
 void refuse_overwriting(const Options& options) {
   const std::pair<std::string, std::string> outputs = {"--dump-output", options.dump_output},
                                             findings = {"--out", options.findings_path},
@@ -120,7 +120,7 @@ void refuse_overwriting(const Options& options) {
 std::string Options::samples_path() const {
   const std::filesystem::path path = measurements_path;
   std::error_code none;
-  // /dev/stdout may be a link to a regular file.
+  // Device files are recognised by their folder, because /dev/stdout may be a link to a regular file.
   const bool of_system = path.parent_path() == "/dev" || path.parent_path() == "/dev/fd";
   if (of_system || (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))) return "";
   std::filesystem::path stem = path;

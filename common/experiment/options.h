@@ -35,8 +35,8 @@ struct Options {
   std::string filter;                                       // words that the cases of the table have
   std::optional<Axis> baseline;                             // one value of one axis
   std::optional<double> budget_s;
-  int samples = TimingPolicy{}.max_samples;  // the most samples of a case, and of each side of a comparison
-  double max_launch_s = 0.5;                 // a longer launch may trip a display's watchdog, and hides clock changes
+  int samples = TimingPolicy{}.max_samples;  // the most samples of a case, in the sweep and in each comparison
+  double max_launch_s = 0.5;                 // longer launches may trip a display's watchdog, and hide clock changes
   uint64_t seed = 1;
   std::string input, dump_output;
   Files files;  // the paths of the experiment's own file options
@@ -72,8 +72,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
 /// Returns the cases that the options select, as groups. The cases of a group take turns while they are measured. The
 /// groups come from the profile's sweep, in which axes from --axis and from input files replace the sweep's own axes.
 /// With ExperimentSpec::default_tile and a command line that names no tile, only the default tile is selected in two
-/// situations: a shape axis is named and a single shape is left, or --dump-output is given. Throws BadInput, also if
-/// --dump-output is given and not exactly one case is selected.
+/// situations: a shape axis is named and a single shape is left, or --dump-output is given. Throws BadInput, for
+/// example if --dump-output is given, but several cases are selected.
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info);
 
 /// Returns a sentence for each value from --axis that no selected case has: other axes decide the value of this axis.

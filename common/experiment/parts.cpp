@@ -73,8 +73,8 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
 Experiment::State::PartResults Experiment::State::measure_in_process(int number, int count, Task left) {
   progress.begin(fmt::format("process {} of {}", number, count));
   PartResults found{.number = number, .measurements = {}, .pairs = {}};
-  // The new process may end early, because it loses its device for example. If this new process left any result,
-  // another process measures the rest.
+  // A process may end early, for example because it loses its device. If the process left any result, another
+  // process measures the rest.
   while (!left.empty()) try {
       const TemporaryFolder folder;
       const std::string task_path = folder.path() / "task.jsonl", results_path = folder.path() / "results.jsonl",

@@ -94,7 +94,7 @@ void Experiment::State::store_skipped(Measurement record, std::string reason) {
 
 void Experiment::State::print_json(const Json& json) const {
   if (!options.json) return;
-  // The run goes on without a reader of stdout; run_experiment() reports the loss at the end.
+  // If stdout cannot be written, the run goes on, and run_experiment() reports the failure at the end.
   const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   to_stdout(line);
 }

@@ -10,7 +10,7 @@
 
 namespace attn {
 
-/// "123.4 us [122.9, 124.0]", in microseconds.
+/// The median and its confidence interval, as in "123.4 us [122.9, 124.0]".
 std::string format_interval(const Timing& timing);
 
 /// The result of one measurement, in one line.
@@ -25,8 +25,8 @@ std::string claims_json(const std::string& experiment, const std::vector<Claim>&
 
 /// The text of --dry-run: one line per case, and a last line with the totals. The line of a case says why the case
 /// would be skipped, if it would be. If the published study has a kernel for the case (ExperimentSpec::study_bytes),
-/// the line has the threadgroup memory of this kernel, and the threadgroup memory of the case's own kernels. With
-/// --json there are only the lines of the cases, as JSON.
+/// the line has the threadgroup memory of this kernel, and the largest threadgroup memory of the case's own launches.
+/// With --json there are only the lines of the cases, as JSON.
 std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                     const DeviceInfo& info, const std::function<const Plan&(const Case&)>& plan);
 

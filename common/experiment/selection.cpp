@@ -52,8 +52,8 @@ bool is_finding(const Json& record) { return record.is_object() && record.value(
 const Json& run_of(const Json& record) { return is_finding(record) ? record.at("data").at("run") : record.at("run"); }
 
 /// Looks in the measurements file and in the findings file for the record whose id starts with options.replay. Returns
-/// the record, and sets the options to the values of the record's run. Throws BadInput if no record has such an id, or
-/// several records have.
+/// the record, and sets the options to the values of the record's run. Throws BadInput, for example if there is no such
+/// record, or more than one.
 Json find_replayed(Options& options, const ExperimentSpec& spec) {
   std::vector<std::string> problems;
   std::map<std::string, Json> found;
@@ -408,8 +408,8 @@ bool Experiment::State::is_done(const Measurement& record) {
   if (timing ? timing->stop == "interrupted" : record.status == "ok" && !options.only_verify) return false;
   const Plan& today = plan(record.config);
   if (record.pipeline.is_null()) {
-    // A case that ended its process has no kernels in its record. The record belongs to the same session, so the case's
-    // code is today's.
+    // The record of a case that ended its process names no kernels. The record is of the same session, so the kernels
+    // have not changed since.
     return lost || (record.status == "skipped" && record.reason == skip_reason(today, device->info()));
   }
   return is_current(record, today);

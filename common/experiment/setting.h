@@ -48,10 +48,10 @@ class CasePlan : public Plan {
     return *kept;
   }
 
-  /// The memory that the problem of the plan will allocate. Without this value the loop supposes that device and host
-  /// each keep the bytes that the launches move.
+  /// The memory that the problem of the plan will allocate. If both numbers are 0, the experiment assumes Work::bytes
+  /// of memory on the device, and as much in the host's memory.
   Memory memory = {};
-  /// True: `work` is the most that the launches may do, and Problem::work() says how much they do.
+  /// True if `work` is only an upper limit. Problem::work() then returns the work that the launches do.
   bool work_is_limit = false;
 
  private:

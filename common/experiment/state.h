@@ -3,8 +3,8 @@
 //   verify.cpp     makes, launches and checks a case
 //   measure.cpp    times cases, which take turns
 //   record.cpp     writes the measurement of a case
-//   compare.cpp    measures pairs
-//   parts.cpp      measures pairs and cases again in other processes
+//   compare.cpp    compares pairs of cases
+//   parts.cpp      compares pairs, and measures cases again, in other processes
 //   watch.cpp      runs all of this in a worker process
 //   conclude.cpp   judges, writes findings, prints the table
 #pragma once
@@ -109,7 +109,8 @@ struct Experiment::State {
   void store_lost();
 
   // verify.cpp
-  /// Compiles the kernels of the cases, several at once. The case of a kernel that does not compile reports the error.
+  /// Compiles the kernels of the cases, several at once. Ignores errors, because verify() meets them
+  /// again, and records them.
   void compile_ahead(const std::vector<Case>& cases);
   /// Makes and checks the trial of a case. For a case that cannot be measured, stores the record and returns nothing.
   std::optional<Trial> verify(const Case& config);
@@ -263,7 +264,7 @@ struct Experiment::State {
   Options options;
   Progress progress;
   Json replayed;  // the record that --replay names, else null
-  Json run;       // the description of this run in findings
+  Json run;       // the description of this run in records
   Json session;   // session() of environment.h
   std::vector<Claim> claims;
   std::vector<Hypothesis> hypotheses;  // the hypotheses of `claims`

@@ -105,9 +105,9 @@ std::optional<Trial> Experiment::State::verify(const Case& config) {
 }
 
 void Experiment::State::make(Trial& trial, const decltype(ExperimentSpec::make)& make_problem) {
-  // The kernels come before the problem: making a problem may launch kernels and lose the device, and --resume
-  // recognises the case by the kernels of its record. A host problem comes before the kernels, because its case may be
-  // about compiling the kernels.
+  // The record gets its kernels before the problem is made. Making a problem may launch kernels and lose the device.
+  // Then --resume recognises the case by the kernels of its record. A host problem is made before the kernels are
+  // compiled, because its case may be about compiling them.
   if (trial.plan.host) trial.host = spec.make_host(lab, trial.config, trial.plan);
   const std::vector<Launch>& launches = trial.plan.launches;
   if (!launches.empty()) trial.record.pipeline = pipeline_json(launches.front());

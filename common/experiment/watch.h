@@ -126,8 +126,8 @@ std::string without_progress(double seconds);
 /// Calls `work` in a new process, the worker. If the worker is ended, calls `work` in another worker, and so on.
 /// Returns the exit status of the worker that exits by itself.
 ///   - On SIGINT or SIGTERM the worker gets SIGTERM. If the worker still runs after ending_s, it is killed, and another
-///     worker (Before::interrupted) shows what was measured; after a second signal no worker does. The status is 130 if
-///     no worker exits by itself.
+///     worker (Before::interrupted) shows what was measured. After a second signal no other worker starts. The status
+///     is 130 if no worker exits by itself.
 ///   - If anything else ends a worker in a case, the next worker records the case and goes on. The record has the
 ///     status and the reason of end_case(); without end_case() the status is "failed".
 ///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. Time in which the watching

@@ -1,5 +1,5 @@
-// The cuda dialect: functions for kernels that run on a GPU. This file includes no headers of the toolkit, so that a
-// kernel compiles quickly.
+// The cuda dialect: functions for kernels that run on NVIDIA's GPUs. This file includes no headers of the toolkit, so
+// that a kernel compiles quickly.
 //
 // A kernel is a function `extern "C" __global__ void NAME(const Params)`; most declare the parameter __grid_constant__.
 // ampere.h adds functions for Ampere and later, wgmma.h functions for Hopper.

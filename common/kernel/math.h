@@ -1,9 +1,8 @@
 // The functions that a score function may call, with their names from C's <math.h>. The cuda dialect already has these
-// functions, so this file defines them for the cpu and for Metal. On the cpu the functions, except for logf, have no
-// branches and no calls, so that a loop that calls them can be vectorised. The relative error of exp2f is at most 3e-7,
-// and of expf at most (3 + |x|) 1e-7; the absolute error of tanhf is at most 3e-7. On the cpu, exp2f and expf give 0
-// instead of a result below 2^-126, do not overflow to infinity, and keep NaN. A kernel includes this file once, within
-// a namespace.
+// functions; for CUDA this file defines only INFINITY. On the cpu the functions, except for logf, have no branches and
+// no calls, so that a loop that calls them can be vectorised. The relative error of exp2f is at most 3e-7, and of expf
+// at most (3 + |x|) 1e-7; the absolute error of tanhf is at most 3e-7. On the cpu, exp2f and expf give 0 instead of a
+// result below 2^-126, do not overflow to infinity, and keep NaN. A kernel includes this file once, within a namespace.
 #ifdef __METAL_VERSION__
 
 // The code calls metal::precise, because the fast variants of these functions have larger errors than the errors above.

@@ -1,9 +1,10 @@
 // The Metal dialect (Metal Shading Language 3.1 or later): functions for kernels that run on Apple's GPUs. No kernel of
 // this dialect has run on Apple hardware yet.
 //
-// A kernel is a function kernel void NAME(constant Params& p [[buffer(0)]], threadgroup float* memory
-// [[threadgroup(0)]], ...), without `memory` if the launch has no threadgroup memory. Pointers in Params are addresses
-// on the device. Kernels use no lambda, no `double` and no `long long`, which Metal does not have.
+// A kernel is a function kernel void NAME(constant Params& p [[buffer(0)]], threadgroup T* memory [[threadgroup(0)]],
+// ...). Params is the kernel's own type of parameters, and T is float or uchar. A kernel without threadgroup memory has
+// no parameter `memory`. Pointers in Params are addresses on the device. Kernels use no lambda, no `double` and no
+// `long long`, which Metal does not have.
 //
 // Metal's default mathematics assumes that no number is infinite or NaN. So kernels find infinities and NaNs by their
 // bits (is_finite), and write them by their bits (store_nan). Kernels hide a pair of a query and a key by a weight of

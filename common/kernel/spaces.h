@@ -1,6 +1,7 @@
-// Words of Metal that headers of all dialects need: in Metal a pointer or a reference says in which memory its object
-// lies, and there is no `long long`. In other dialects GLOBAL, LOCAL and CONSTANT are empty, INT64 is `long long`, and
-// the words are no part of a kernel's identity (expanded_text() in common/source/kernel_source.h).
+// Macros for headers that all dialects share. In Metal a pointer or a reference must name the memory in which its
+// object lies, and there is no `long long`. In other dialects GLOBAL, LOCAL and CONSTANT are empty. The hash that
+// identifies a kernel's source does not depend on the macros, because expanded_text() (common/source/kernel_source.h)
+// replaces them first.
 #pragma once
 
 #ifdef __METAL_VERSION__

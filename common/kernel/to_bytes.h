@@ -19,9 +19,8 @@
 #define FLOAT_OF(bits) __builtin_bit_cast(float, bits)
 #endif
 
-/// Returns the element of type TYPE, E4M3 or INT8, that is nearest to x; ties go to even.
-/// A magnitude beyond the largest (448 or 127) becomes the largest. NaN stays NaN in E4M3, and becomes 0 in INT8, which
-/// has no NaN.
+/// Returns the element of type TYPE, E4M3 or INT8, that is nearest to x; ties go to even. A magnitude beyond the
+/// largest (448 or 127) becomes the largest. NaN stays NaN in E4M3, and becomes 0 in INT8, which has no NaN.
 template <int TYPE>
 TO_BYTES unsigned char byte_of(float x) {
   constexpr unsigned infinite = 0x7f800000u, largest = TYPE == E4M3 ? 0x43e00000u : 0x42fe0000u;

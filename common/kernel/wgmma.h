@@ -104,9 +104,9 @@ DEVICE void mma_wait() {
 }
 
 /// Returns the low word of the descriptor of an operand in shared memory. The word holds an address and a distance in
-/// units of 16 bytes. If a panel's columns count along K (K major), the hardware ignores `panel_bytes`, and a step of
-/// 16 columns is 32 bytes. If a panel's rows count along K (MN major), panels are `panel_bytes` apart, and a step of 16
-/// rows is 2048 bytes.
+/// units of 16 bytes. The product sums over the index K. If K is the column of a panel (K major), the hardware ignores
+/// `panel_bytes`, and a step of 16 columns is 32 bytes. If K is the row of a panel (MN major), panels are `panel_bytes`
+/// apart, and a step of 16 rows is 2048 bytes.
 DEVICE unsigned operand(const void* tile, unsigned panel_bytes = 16) {
   return (shared_address(tile) & 0x3FFFF) / 16 | panel_bytes / 16 << 16;
 }
@@ -126,8 +126,8 @@ DEVICE int narrow_index(int row, int column) { return row / 8 * 128 + column / 8
 //
 // A thread has N / 2 results, in registers that have names in PTX and none in C++. If results were variables of C++,
 // each product would have up to 128 operands for results that it reads, and 128 for results that it writes. These
-// operands would take 9 to 13 % of a kernel's compile time. The registers `s` have the results of the products `shared`
-// and `narrow`; the registers `o` have the results of the products `registers`.
+// operands would take 9 to 13 % of a kernel's compile time. The registers `s` have the results of Mma::shared() and
+// Mma::narrow(); the registers `o` have the results of Mma::registers().
 
 /// Declares s0, s1, .. and o0, o1, .. for the kernel. A kernel calls this function once, before all else. All functions
 /// that use these registers are inlined.
@@ -215,11 +215,6 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
   if constexpr (FROM + 8 < COUNT) mask_s_before<COUNT, FROM + 8>(begin, masked);
 }
 
-/// Rounds eight results of each thread, from o<FROM> on, to 16 bits, and stores them to shared memory. These results of
-/// a warp are 16 rows of two groups of eight columns. Lane l passes the address of 16 bytes for row l % 16 of column
-/// group l / 16. The function also adds products of the elements to `sums`, two pairs of 16-bit floats. If some element
-/// is not finite, some sum is not finite. In bf16 a product has two elements as factors. In f16 a product above 65504
-/// would overflow, so there each element is multiplied by 0, which takes twice the instructions.
 #define STORE_EIGHT(NAME, SUMS)                                                      \
   asm volatile(                                                                      \
       "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                    \
@@ -231,6 +226,11 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
       : "+r"(sums[0]), "+r"(sums[1])                                                 \
       : "r"(address), EIGHT_FROM(FROM)                                               \
       : "memory")
+/// Rounds eight results of each thread, from o<FROM> on, to 16 bits, and stores them to shared memory. These results of
+/// a warp are 16 rows of two groups of eight columns. Lane l passes the address of 16 bytes for row l % 16 of column
+/// group l / 16. The function also adds products of the elements to `sums`, two pairs of 16-bit floats. If some element
+/// is not finite, some sum is not finite. In bf16 a product has two elements as factors. In f16 a product above 65504
+/// would overflow, so there each element is multiplied by 0, which takes twice the instructions.
 template <int TYPE, int FROM>
 DEVICE void store_o(unsigned address, unsigned (&sums)[2]) {
   if constexpr (TYPE == BF16) {

@@ -128,7 +128,7 @@ TEST_F(AnswerTest, NamesTheTileTheTiesAndWhatToAvoid) {
   EXPECT_EQ(line["of"], 4);
 }
 
-TEST_F(AnswerTest, AnotherDeviceGetsAnotherAnswer) {
+TEST_F(AnswerTest, OtherTimesGiveAnotherAnswer) {
   results_ = {tile(128, 128, 1.5e-3), tile(64, 64, 1e-3), tile(16, 64, 1.2e-3)};
   EXPECT_EQ(text(), "tile\n  f32 head_dim=64  take 64x64 (the default); avoid 128x128 1.50x, 16x64 1.20x\n");
 }

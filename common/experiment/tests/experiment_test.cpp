@@ -501,7 +501,8 @@ TEST_F(ExperimentTest, TheSamplesGiveTheFiguresAgain) {
         EXPECT_LE(sample.dump().size(), 14u) << "a sample must have at most six digits";
     }
   }
-  EXPECT_EQ(lines, (std::map<int, int>{{0, 6}, {1, 3}, {2, 3}})) << "six cases of the sweep, three pairs";
+  EXPECT_EQ(lines, (std::map<int, int>{{0, 6}, {1, 3}, {2, 3}}))
+      << "the sweep must have a line for each of 6 cases, and each process a line for each of 3 pairs";
   const Json finding = findings().at(0);
   for (const Json& part : finding["data"]["compare"]["parts"]) {
     const auto line = std::ranges::find_if(samples, [&](const Json& one) {
@@ -617,10 +618,11 @@ TEST_F(ExperimentTest, FiveProcessesShareTheRoundsOfTheFullProfile) {
   EXPECT_EQ(run(arguments).status, 0);
   ASSERT_EQ(findings().size(), 2u);
   compare = findings()[1]["data"]["compare"];
-  for (const Json& part : compare["parts"]) EXPECT_EQ(part["time"][0]["rounds"], 6) << "a process alone takes 10";
+  for (const Json& part : compare["parts"])
+    EXPECT_EQ(part["time"][0]["rounds"], 6) << "the processes must share the rounds; a single process takes 10";
 }
 
-TEST_F(ExperimentTest, TheProcessesTakeNoLongerThanTheRunMay) {
+TEST_F(ExperimentTest, TheProcessesShareTheBudgetOfTheRun) {
   EXPECT_EQ(run({"--processes", "3", "--budget", "60"}).status, 0);
   ASSERT_EQ(world.tasks.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
@@ -647,7 +649,7 @@ TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   // warms up.
   for (const auto& [process, first] : {std::pair{1, 1e-3}, {2, 1.25e-3}, {3, 1e-3}}) {
     ASSERT_GT(launches[process].size(), 6u);
-    EXPECT_EQ(launches[process][4], 1.25e-3) << "A' is the last problem";
+    EXPECT_EQ(launches[process][4], 1.25e-3) << "A' must be the last problem";
     EXPECT_EQ(launches[process][6], first) << process;
   }
 }
@@ -766,7 +768,7 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
   EXPECT_EQ(record["values"]["samples"], world.samples);
   const int counted = record["time"][0]["n"];
   EXPECT_GE(counted, 3);
-  EXPECT_EQ(world.samples, 2 * (1 + counted)) << "one sample is checked; the check after timing takes no sample";
+  EXPECT_EQ(world.samples, 2 * (1 + counted)) << "of the two checks only the first may take a sample";
   EXPECT_NE(outcome.out.find("2.000 s"), std::string::npos) << outcome.out;
 
   world.samples = 0;
@@ -907,9 +909,10 @@ TEST_F(ExperimentTest, ARunWhoseCasesAreAllSkippedSaysWhy) {
   EXPECT_EQ(outcome.status, 4);
   EXPECT_NE(outcome.err.find("the case cannot run here: needs 65536 bytes"), std::string::npos) << outcome.err;
   EXPECT_EQ(world.makes, 0);
-  EXPECT_EQ(run({"--axis", "n=4096", "--axis", "tile=16", "--resume"}).status, 0) << "nothing is left to do";
+  EXPECT_EQ(run({"--axis", "n=4096", "--axis", "tile=16", "--resume"}).status, 0)
+      << "a run that has nothing left to do must end with status 0";
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--budget", "0"}).status, 0)
-      << "status 4 is only for cases that cannot run";
+      << "a run without budget must not end with status 4, which is for cases that cannot run";
 }
 
 TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
@@ -1331,7 +1334,7 @@ TEST_F(ExperimentTest, APipeWhoseReaderHasGoneIsAnErrorAndTheRunGoesOn) {
     EXPECT_NE(outcome.err.find("pipe': Broken pipe; the run goes on"), std::string::npos) << outcome.err;
     EXPECT_NE(outcome.out.find("\n4 ok, "), std::string::npos) << outcome.out;
   }
-  EXPECT_EQ(run({"--measurements", path("pipe")}).status, 2) << "no process reads the pipe, so nothing is measured";
+  EXPECT_EQ(run({"--measurements", path("pipe")}).status, 2) << "a pipe that no process reads must be refused";
 }
 
 TEST_F(ExperimentTest, QuietSilencesProgressOnly) {
@@ -1357,7 +1360,7 @@ TEST_F(ExperimentTest, ARunEndsWithAnAnswerAndTheNextCommands) {
       << outcome.out;
   EXPECT_NE(end.find("records: " + path("measurements.jsonl") + " " + path("out.jsonl")), std::string::npos) << end;
   EXPECT_NE(end.find(" --replay " + id), std::string::npos) << end;
-  EXPECT_EQ(outcome.out.find("SUPPORTED"), std::string::npos) << "only --verdicts prints verdicts";
+  EXPECT_EQ(outcome.out.find("SUPPORTED"), std::string::npos) << "without --verdicts no verdict may be printed";
   EXPECT_EQ(run({"--replay", id}).status, 0);
   world.seconds = [](const Case& config) { return tile_is(config, 16) ? 0.5e-3 : 1e-3; };
   EXPECT_NE(run(arguments).out.find("take 16; avoid"), std::string::npos) << "other times must give another answer";
@@ -1373,7 +1376,7 @@ TEST_F(ExperimentTest, NoLineOfTheEndIsWiderThanTheTerminal) {
     std::istringstream lines(outcome.out);
     for (std::string line; std::getline(lines, line);) {
       if (line.size() <= width) continue;
-      std::istringstream words(line);  // only a word that is longer than a line may be in a wider line
+      std::istringstream words(line);  // a wider line may have only one word, and a backslash
       std::string first, second;
       words >> first >> second;
       EXPECT_TRUE(second.empty() || second == "\\") << width << ": " << line;
@@ -1419,7 +1422,7 @@ TEST_F(ExperimentTest, RunsInOneFindingsFileShareTheClaimKey) {
   EXPECT_NE(refuted.out.find("\n             advice: Take tile 16.\n"), std::string::npos) << refuted.out;
   ASSERT_EQ(findings().size(), 3u);
   EXPECT_EQ(findings()[0]["confidence"], 0.8);
-  EXPECT_EQ(findings()[1]["confidence"], 0.8) << "each run judges alone; only findings/kb pools the runs";
+  EXPECT_EQ(findings()[1]["confidence"], 0.8) << "a run must not pool its measurements with an earlier run";
   EXPECT_EQ(findings()[2]["data"]["verdict"]["state"], "refuted");
   EXPECT_EQ(findings()[0]["claim_key"], findings()[1]["claim_key"]);
   EXPECT_NE(findings()[0]["data"]["run"], findings()[1]["data"]["run"]);
@@ -1807,7 +1810,7 @@ TEST_F(ExperimentTest, ShardsAreDisjointAndTogetherEverything) {
   std::sort(all.begin(), all.end());
   std::sort(parts.begin(), parts.end());
   EXPECT_EQ(parts, all);
-  EXPECT_EQ(run({"--shard", "9/9"}).status, 0);  // this part has no cases
+  EXPECT_EQ(run({"--shard", "9/9"}).status, 0);  // this shard has no cases
   std::set<std::string> recorded;
   for (const char* shard : {"1/2", "2/2"}) EXPECT_EQ(run({"--only", "verify", "--shard", shard}).status, 0);
   for (const Json& record : measurements()) EXPECT_TRUE(recorded.insert(record["case"].dump()).second) << record;
@@ -1819,7 +1822,7 @@ TEST_F(ExperimentTest, DumpOutputNeedsOneCase) {
   EXPECT_EQ(outcome.status, 2);
   EXPECT_NE(outcome.err.find("3 cases are selected, which differ in n, m; name one value of each of these axes"),
             std::string::npos)
-      << outcome.err << "the command line names no tile, so only the default tile is selected";
+      << outcome.err << "only the default tile must be selected, because the command line names no tile";
   EXPECT_FALSE(fs::exists(path("o.safetensors")));
   EXPECT_EQ(run({"--dump-output", path("o.safetensors"), "--axis", "n=8"}).status, 0);
   EXPECT_TRUE(fs::exists(path("o.safetensors")));
@@ -1953,7 +1956,7 @@ FileOption file_option() {
 
 TEST_F(ExperimentTest, AFileOfAnExperimentsOwnOptionFixesAxes) {
   std::ofstream(path("extra")) << "eightbyt";
-  EXPECT_EQ(run({"--extra", path("extra")}).status, 2) << "the experiment has no such option";
+  EXPECT_EQ(run({"--extra", path("extra")}).status, 2) << "an option that the experiment lacks must be refused";
   spec_.file_options = {file_option()};
   EXPECT_NE(run({"--help"}).out.find("--extra"), std::string::npos);
   EXPECT_EQ(cases_of(run({"--dry-run", "--extra", path("extra"), "--axis", "tile=16,32"})).size(), 2u);
@@ -2020,7 +2023,7 @@ TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileOfTheRecord) {
   EXPECT_EQ(measurements().size(), before) << "nothing may be measured again";
   std::ofstream(path("extra")) << "othertxt";
   run({"--extra", path("extra"), "--axis", "tile=16", "--resume"});
-  EXPECT_GT(measurements().size(), before) << "another text makes another case";
+  EXPECT_GT(measurements().size(), before) << "a case whose file has another text must be measured";
   const Outcome outcome = run({"--replay", id});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.err,

@@ -55,7 +55,7 @@ TEST_F(GpuLoopTest, AFaultCostsOneCase) {
     for (const char* variant : {"good", "fine"}) {
       const Json& record = found.at(n + variant);
       EXPECT_EQ(record["status"], "ok") << record;
-      EXPECT_EQ(record["time"].size(), 3u) << "hot, cold and host";
+      EXPECT_EQ(record["time"].size(), 3u) << "a record must have hot, cold and host times";
       EXPECT_GT(record["clocks"]["core_mhz"].get<double>(), 0);
       EXPECT_GE(record["clocks"]["readings"].get<int>(), 1);
       std::printf("%s\n", record["clocks"].dump().c_str());

@@ -1,5 +1,5 @@
-// Cases that hang. A sweep records these cases, and measures all other cases. A process that repeats measurements and
-// hangs is ended.
+// Tests of cases that hang. A sweep must record these cases, and measure all other cases. A process that repeats
+// measurements must be ended if it hangs.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -142,8 +142,8 @@ TEST_F(TableTest, AWideTableIsFoldedToTheWidth) {
   EXPECT_GT(width_of(text()), 100u);
 }
 
-// The case and the copy took turns. So the table shows the recorded share, and does not divide the rate by a copy rate
-// that was measured at another time.
+// A record's share of the copy rate comes from samples of the case and of a copy that took turns. The table must show
+// this share, and not divide the rate by a copy rate that was measured at another time.
 TEST_F(TableTest, TheTableAndCsvHaveTheRecordedShareOfTheCopyRate) {
   results_[0].copy_pct = Estimate{87.5, 87, 88};
   EXPECT_NE(text().find(" 87.5"), std::string::npos) << text();
@@ -183,7 +183,7 @@ TEST_F(BusyTest, AQuietMachineSaysNothing) { EXPECT_EQ(lines(2, 0.1), ""); }
 
 TEST_F(BusyTest, OtherProgramsOnTheCoresOfTheRunAreReported) {
   EXPECT_NE(lines(2, 0.8).find("the machine was busy: other programs used 0.8 of 2 cores"), std::string::npos);
-  EXPECT_EQ(lines(8, 0.8), "") << "8 cores are enough for the run and the other programs";
+  EXPECT_EQ(lines(8, 0.8), "") << "nothing may be reported if the cores suffice for the run and the other programs";
 }
 
 TEST_F(BusyTest, ScatteredSamplesAreReported) {

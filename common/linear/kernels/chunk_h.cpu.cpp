@@ -1,6 +1,5 @@
-// Computes, for each chunk, what the chunk's tokens add to the state (linear.h): the state at the chunk's end if the
-// state before the chunk were zeros. The state at the chunk's end is this addition plus the state before the chunk,
-// decayed to the chunk's end.
+// Computes what each chunk's tokens add to the state, and the chunk's decay: linear.h has the contract. What the tokens
+// add is the state at the chunk's end, computed from a state of zeros before the chunk.
 //
 // Threadgroup memory: StepsLayout. Grid: (chunk numbers, heads).
 #include "common/linear/kernels/steps.h"

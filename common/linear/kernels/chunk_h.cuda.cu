@@ -1,8 +1,8 @@
 // Computes what each chunk adds to the state of its sequence, and the chunk's whole decay: linear.h has the contract.
 // The kernel computes S = K^T V on tensor cores of sm_80 and later. In this product K stands for K after the feature
-// map, with each row decayed to the chunk's end, and rounded to IN_TYPE again. z is K^T times a column of ones. Sums
-// are f32. If IN_TYPE is F32, each number is split into two numbers of tf32, and three products of tf32 replace one
-// product of f32 (multiply_add_exactly).
+// map, with each row decayed to the chunk's end, and rounded to IN_TYPE again. The key sum z is K^T times a column of
+// ones. Sums are f32. If IN_TYPE is F32, each number is split into two numbers of tf32, and three products of tf32
+// replace one product of f32 (multiply_add_exactly).
 //
 // K, V and the gates by channel pass through threadgroup memory in blocks of tokens. The last block comes first,
 // because decays are summed from the chunk's end. If the state has more columns than registers hold, the kernel goes

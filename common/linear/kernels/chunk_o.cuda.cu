@@ -12,12 +12,12 @@
 // Among the 16 tokens at the diagonal the kernel computes the score of each pair separately.
 //
 // If inputs have 16 bits, scaled queries and the state are rounded to tf32 for their product: 11 significant bits, and
-// the exponents of f32. So rounding does not make the state overflow; in f16 it could. Weights (decayed scores) are
+// the exponents of f32. So rounding cannot make the state overflow; rounding to f16 could. Weights (decayed scores) are
 // rounded to IN_TYPE, which has no more significant bits than tf32, so splitting the state into two parts would gain
 // nothing. If IN_TYPE is F32, each number is split into two numbers of tf32, and three products of tf32 replace one
 // product of f32 (multiply_add_exactly).
 //
-// Blocks pass through one ring of stages: first blocks of keys, from the diagonal down to the chunk's first key, then
+// Blocks pass through one ring of stages: first blocks of keys, from the diagonal back to the chunk's first key, then
 // blocks of rows of the state.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
@@ -68,7 +68,7 @@ struct ChunkO {
   int lane, quarter, warp_row, row;  // warp_row and row count among the ROWS rows
   int first_row;                     // the first of the ROWS rows, counted in the chunk
   int first_column;                  // the first column of V and the state in this pass
-  int key_jobs, jobs;
+  int key_jobs, jobs;                // a job is one block; the first key_jobs jobs are blocks of keys
   float o[VALUE_TILES][4];
   float sum[2];  // NORMALISED: this thread's part of the outputs' divisor; four threads share a row
 
@@ -232,8 +232,8 @@ struct ChunkO {
     }
   }
 
-  // O += weights times V, for SPAN keys, of which the first has number `key` in the block. The product is made as in
-  // attention's variant mma_sync.
+  // O += weights times V, for SPAN keys, of which the first has number `key` in the block. The product is computed as
+  // in the attention variant mma_sync.
   DEVICE void multiply_values(const float (&s)[SPAN / 8][4], const unsigned char* stage, int key) {
     if constexpr (IN_TYPE == F32) {
       // In each group of eight keys the product expects keys `quarter` and `quarter + 4` from this thread. This

@@ -8,20 +8,21 @@
 //   S = e^G_end S + K^T (e^(G_end - G_j) V)
 //   O = e^G (Q S) + (Q K^T o M) V,   M_ij = e^(G_i - G_j) for j <= i
 //
-// G_i is the sum of the logarithms of the decays of the chunk's tokens 0 to i; G_end is G of the last token (Dao and Gu
-// 2024, Mamba-2; Yang et al. 2024). Shared memory has a copy of S, rounded to 16 bits, for the product Q S. So one
-// warpgroup computes the state after a chunk while the other computes the outputs of this chunk. In f16 an element of
-// the copy is infinite if the absolute value of the element of S is 65520 or more.
+// The sign o between matrices multiplies element by element; M_ij is 0 for j > i. G_i is the sum of the logarithms of
+// the decays of the chunk's tokens 0 to i; G_end is G of the last token (Dao and Gu 2024, Mamba-2; Yang et al. 2024).
+// Shared memory has a copy of S, rounded to 16 bits, for the product Q S. So one warpgroup computes the state after a
+// chunk while the other computes the outputs of this chunk. In f16 an element of the copy is infinite if the absolute
+// value of the element of S is 65520 or more.
 //
-// If sequences and heads do not fill the device, a sequence is cut into segments. The task of a segment, except the
-// last, first reads the segment's keys and values, and publishes the segment's own state: what the segment adds to S.
+// If sequences and heads do not fill the device, a sequence is cut into segments. Unless its segment is the last, a
+// task first reads the segment's keys and values, and publishes the segment's own state: what the segment adds to S.
 // Then each task computes the state before its segment from what earlier segments have published (decoupled look-back,
 // Merrill and Garland 2016), and computes the outputs. Threadgroups take tasks in the order of the tasks' segments. So
 // a task waits only for tasks that some threadgroup has begun. The keys and values of a segment of at most STAGES
 // chunks stay in shared memory, and are read only once.
 //
-// If NORMALISED, the kernel computes z by products too: K^T times the tokens' decays. The decays fill eight columns,
-// the least width of a product on a tensor core. The feature map is applied to Q and K in shared memory.
+// If NORMALISED, the kernel computes the key sum z by products too: K^T times the tokens' decays. The decays fill eight
+// columns, the least width of a product on a tensor core. The feature map is applied to Q and K in shared memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), STAGES, GATE (none, head or token), NORMALISED, IN_TYPE.
 // Grid: at most as many threadgroups as run at the same time, one on a multiprocessor; 384 threads; FusedLayout's
@@ -371,8 +372,8 @@ struct Warpgroup {
     for (int i = rows * 8 + thread; i < 512; i += WARPGROUP)
       reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
   }
-  // Applies the feature map to the chunk's tiles, and clears rows of other sequences. Both warpgroups call prepare()
-  // for each chunk with something to change, in the same order.
+  // Applies the feature map to the chunk's tiles, and clears rows of other sequences. If a chunk needs a
+  // change, both warpgroups must call prepare() for this chunk, because prepare() waits for both.
   DEVICE void prepare(const Task& task, int chunk, unsigned char* stage, bool with_q, bool with_k) {
     const int rows = task.tokens - chunk * CHUNK;
     const bool clears = p.linear.starts && rows < CHUNK;
@@ -637,7 +638,7 @@ struct State : Warpgroup {
       const int seen = looks ? static_cast<int>(load_flag(flag(segment, task.slot)) - epoch) : 0;
       inclusive = __ballot_sync(~0u, seen == INCLUSIVE);
       const unsigned ready = __ballot_sync(~0u, seen >= OWN);
-      count = __ffs(inclusive) - 1;  // segments that have published only their own state
+      count = __ffs(inclusive) - 1;  // segments between the nearest INCLUSIVE segment and this segment
       if (count >= 0 && (ready & ((1u << count) - 1)) == (1u << count) - 1) break;
     }
     // log2 of the decay from the end of the lane's segment to the start of this segment.

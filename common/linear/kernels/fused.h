@@ -1,4 +1,5 @@
-// Parameters and layout that host and kernel of Hopper's fused form share. This file includes only headers of kernels.
+// Parameters and layout of the fused kernel for Hopper, which host and kernel share. This file includes only headers of
+// kernels.
 #pragma once
 
 #include "common/kernel/tensor_map.h"
