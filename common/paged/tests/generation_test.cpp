@@ -1,7 +1,6 @@
-// Generation as in a server: prompts, steps of one token, forks, a sequence that ends, and another sequence that takes
-// the freed pages. PagedKvCache keeps the page table, and the device has the pool. After each launch the outputs of
-// every row must equal, within tolerance, the reference's attention over the tokens of the row's sequence. If the
-// caller makes a mistake, some row must differ. These tests run on the device under test.
+// Generation as in a server: prompts, steps of one token, forks, sequences that end, and new sequences that take the
+// freed pages. After each launch the outputs of every row must equal, within tolerance, the reference's attention over
+// the tokens of the row's sequence. If the caller makes a mistake, some row must differ. Runs on the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -316,10 +315,10 @@ TEST_F(GenerationTest, EveryStepIsAttentionOverTheTokensSoFar) {
       Server server(dtype, page_size);
       EXPECT_EQ(generate(server), "") << name(dtype) << ", page_size " << page_size;
       EXPECT_EQ(server.copies() > 0, page_size > 1)
-          << "an append copies a shared page that is not full; a page of one token is always full";
+          << "an append must copy a shared page unless the page is full, as pages of one token always are";
       EXPECT_GT(server.reused(), 0) << "no page was used again";
       EXPECT_LT(server.uploaded(), 3 * most_tokens * rows / page_size)
-          << "the uploads have as many entries as three whole tables";
+          << "the uploads have at least as many entries as three whole tables";
     }
   }
 }
