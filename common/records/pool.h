@@ -15,7 +15,7 @@
 
 namespace attn {
 
-/// A figure that one process estimated.
+/// One process's estimate of a figure.
 struct Part {
   int process = 1;   // counts from 1
   double value = 0;  // the figure
@@ -23,10 +23,10 @@ struct Part {
   int rounds = 0;    // the fewest rounds of any series that the figure uses
 };
 
-/// The parts that the processes of one run estimated. At least one part.
+/// The parts of one run's processes; at least one.
 using Session = std::vector<Part>;
 
-/// The prior of sigma: what is known about sigma before a run.
+/// The prior: what is known about sigma before a run.
 struct Spread {
   double scale = 0.05;  // the typical size of sigma, as a fraction of the figure
   double freedom = 2;   // the weight of `scale`, in degrees of freedom
