@@ -1,4 +1,3 @@
-// Captures the log, for tests of warnings.
 #pragma once
 
 #include <spdlog/sinks/ostream_sink.h>

@@ -18,8 +18,7 @@ class MetalProgramTest : public ProgramTest {
     if (!Device::is_built("metal")) GTEST_SKIP() << "this build has no metal device";
   }
 
-  /// Expects that the run has `cases` cases with these axes ("head_dim=40 causal=1"), that it skips no case, and that
-  /// all cases are right.
+  /// Expects that the run with these axes ("head_dim=40 causal=1") has `cases` cases, all right and none skipped.
   void expect_right(int cases, const std::string& axes) const {
     const Outcome outcome = run_line("--device metal:emulated --only verify" + options(axes));
     EXPECT_EQ(outcome.status, 0) << axes << "\n" << outcome.err;

@@ -199,7 +199,7 @@ TEST(RecordFile, TwoProcessesLoseNothing) {
   for (const Json& record : read_records(path, problems))
     seen.emplace(record["process"].get<int>(), record["i"].get<int>());
   EXPECT_EQ(seen.size(), 2u * lines);
-  EXPECT_EQ(problems.size(), 1u) << "a line is broken, besides the torn line";
+  EXPECT_EQ(problems.size(), 1u) << "another line than the torn line is broken";
   EXPECT_EQ(contents(path).find("\n\n"), std::string::npos);
 }
 
