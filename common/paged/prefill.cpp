@@ -158,8 +158,7 @@ PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const Dec
       data_(device, sizeof(PrefillData)) {
   const unsigned zeros[2] = {};
   counters_.upload(zeros, sizeof zeros);
-  // A large launch has four shares for each core or multiprocessor. If a threadgroup begins late, threadgroups that
-  // began early take its shares.
+  // With several shares for each core or multiprocessor, threadgroups that begin early take more shares.
   constexpr int64_t unit_shares = 4;
   const Launch& launch = planned_launch(plan, "attention", device.info());
   shares_ =

@@ -17,7 +17,7 @@ namespace attn {
 using AxisValue = std::variant<int64_t, std::string>;
 std::string to_string(const AxisValue& value);
 
-/// An axis that an experiment knows: its name, its meaning and its allowed values.
+/// An axis that an experiment knows.
 struct AxisInfo {
   std::string name;
   std::string help = {};
@@ -56,7 +56,7 @@ struct Axis {
 Axis integers(const std::string& name, const std::vector<int64_t>& values);
 Axis texts(const std::string& name, const std::vector<std::string>& values);
 
-/// A list of axes. The cases of a block are all combinations of the axes' values.
+/// The cases of a block are all combinations of the axes' values.
 using Block = std::vector<Axis>;
 
 /// The union of its blocks, in order. A case that two blocks span appears once.

@@ -9,10 +9,9 @@
 
 namespace attn {
 
-/// A row of a table: a case, and the texts of the other columns.
 struct CaseRow {
   Case config;
-  std::vector<std::string> cells;
+  std::vector<std::string> cells;  // the columns that are no axes
 };
 
 struct CaseTable {

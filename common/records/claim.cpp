@@ -185,8 +185,8 @@ Estimate figure_of(const Claim& claim, const Evidence& evidence) {
   return evidence.comparisons.empty() ? Estimate{} : evidence.comparisons.back()->ratio;
 }
 
-/// Returns, for each process that measured everything in `evidence`, the evidence with the results of this process.
-/// Returns `evidence` alone if there is no such process, or if Claim::measured_again is false.
+/// Returns `evidence` with the results of each process that measured all of it; `evidence` itself if there is no such
+/// process, or if Claim::measured_again is false.
 std::vector<Evidence> by_process(const Claim& claim, const Evidence& evidence, const Processes& processes) {
   std::vector<Evidence> parts;
   if (!claim.measured_again) return {evidence};

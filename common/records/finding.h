@@ -50,7 +50,6 @@ using Doubts = std::map<std::string, std::vector<double>>;
 /// of each key's doubts.
 double expected_wrong(const Doubts& doubts);
 
-/// Appends a finding to a findings file.
 void emit_finding(RecordFile& file, const Json& finding);
 
 }  // namespace attn

@@ -2,11 +2,10 @@
 //
 // Two runs of the same code differ by more than the samples of either run show: memory lies at other addresses, and the
 // machine is in another state. The model: a run of K processes (a session) estimates log(figure) with the variance
-// B sigma^2 + sigma^2 / K. Here sigma^2 is the variance between the processes of a session, so sigma^2 / K is the
-// variance of the mean of K processes. B sigma^2 is the variance between sessions; B is the number Spread::between.
-// The sigma^2 of a claim is unknown; its prior is a scaled inverse chi-squared distribution (`Spread`). All claims with
-// one device, experiment and kind of figure (FigureKind) share one prior, which `kb fit` computes from recorded runs.
-// docs/measuring.md has the formulas, also for a figure that is pooled without logarithms.
+// B sigma^2 + sigma^2 / K. Here sigma^2 is the variance between the processes of a session, and B sigma^2 the variance
+// between sessions (B is Spread::between). The sigma^2 of a claim is unknown; its prior is a scaled inverse chi-squared
+// distribution (`Spread`), which `kb fit` computes from recorded runs. docs/measuring.md has the formulas, also for a
+// figure that is pooled without logarithms.
 #pragma once
 
 #include <optional>

@@ -10,7 +10,6 @@
 
 namespace attn {
 
-/// Seconds spent in each phase of a compilation.
 struct CompileTimes {
   double front_end_s = 0;
   double optimizer_s = 0;

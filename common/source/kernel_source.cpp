@@ -23,7 +23,6 @@ namespace {
 
 constexpr std::string_view assembler_key = "assembler";  // differs from all constants, whose names are upper case
 
-// Returns an iterator to `name` in the sorted entries, or to where `name` would be inserted.
 template <typename Entries>
 auto place_of(Entries& entries, std::string_view name) {
   return std::lower_bound(entries.begin(), entries.end(), name,

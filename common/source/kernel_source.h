@@ -47,7 +47,6 @@ class FunctionConstants {
 /// representation, so that the optimiser sees both together. after_code_generation: as machine code.
 enum class Linking { before_optimizer, after_code_generation };
 
-/// A kernel's text and constants, and how they are compiled.
 struct KernelSource {
   std::string path;   // under the source root, e.g. "common/attention/kernels/tuned.cpu.cpp"
   std::string entry;  // the extern "C" function

@@ -13,7 +13,7 @@
 
 namespace attn::test {
 
-/// Returns the answer of a run in which each case took seconds(case). The run has no claims and no recorded findings.
+/// Returns the answer of a run in which each case took seconds(case).
 inline Json made_up_answer(const AnswerSpec& spec, const std::vector<Case>& cases,
                            const std::function<double(const Case&)>& seconds,
                            const std::function<void(Case&)>& complete = {}) {

@@ -1,3 +1,4 @@
+// Captures the log, for tests of warnings.
 #pragma once
 
 #include <spdlog/sinks/ostream_sink.h>

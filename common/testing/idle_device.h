@@ -33,7 +33,6 @@ struct Ran {
   }
 };
 
-/// A device whose memory is host memory, and whose kernels have only a name.
 class IdleDevice : public Device {
  public:
   explicit IdleDevice(DeviceInfo info) { info_ = std::move(info); }

@@ -10,7 +10,6 @@
 
 namespace attn::test {
 
-/// A suite that skips itself in a build without the emulated device.
 class MetalProgramTest : public ProgramTest {
  protected:
   explicit MetalProgramTest(const std::string& program) : ProgramTest(program) {}
@@ -26,7 +25,6 @@ class MetalProgramTest : public ProgramTest {
     EXPECT_NE((outcome.out + outcome.err).find(expected), std::string::npos) << axes << ": not '" << expected << "'\n"
                                                                              << outcome.out << outcome.err;
   }
-  /// Returns the lines that --dry-run prints for the cases with these axes.
   std::string dry_run(const std::string& axes) const {
     return run_line("--device metal:emulated --dry-run" + options(axes)).out;
   }

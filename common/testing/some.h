@@ -12,7 +12,6 @@ class Some {
  public:
   explicit Some(int nth) : nth_(all() ? 1 : nth) {}
   static bool all() { return std::getenv("ATTN_TEST_ALL") != nullptr; }
-  /// Whether to skip the next case.
   bool skips() { return next_++ % nth_ != 0; }
 
  private:

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t max_int = INT32_MAX;
 
-/// Returns the message of the exception of type `Exception` that the call throws, or "no error".
+/// The message of the `Exception` that the call throws, or "no error".
 template <typename Exception>
 std::string error_of(const std::function<void()>& call) {
   try {
@@ -47,7 +47,6 @@ std::vector<int32_t> pages_of(const PagedKvCache& cache, SequenceId id) {
 using Pages = std::vector<int32_t>;
 using Spans = std::vector<TableSpan>;
 
-/// A cache of 8 pages of 4 tokens, for 3 sequences of at most 5 pages, and its first sequence.
 class PagedKvCacheTest : public testing::Test {
  protected:
   PagedKvCache cache{{.pages = 8, .page_size = 4, .max_sequences = 3, .max_pages = 5}};
@@ -351,9 +350,9 @@ TEST(ValidatePageTableTest, TheCachesOwnTableIsSound) {
   validate_page_table(cache.table(), cache.lengths(), 4, 6, cache.holders());
 }
 
-/// Performs the same operations on the cache, on a simulated device and on a simple model. The model has each
-/// sequence's tokens as a list. The device has the slots of the pool, and a copy of the page table to which only the
-/// changes are uploaded.
+/// Performs the same operations on the cache, on a simple model, and on a simulated device. The model has each
+/// sequence's tokens as a list. The device has the slots of the pool, and a page table to which only changes are
+/// uploaded.
 class Simulation {
  public:
   Simulation(const CacheSizes& sizes, uint64_t seed)
@@ -363,7 +362,6 @@ class Simulation {
         slots_(sizes.pages * sizes.page_size, nothing),
         mirror_(cache_.table()) {}
 
-  /// Performs one random operation, or one append to each sequence, and checks all results.
   void step() {
     switch (below(8)) {
       case 0:

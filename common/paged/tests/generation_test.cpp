@@ -56,7 +56,6 @@ DecodeConfig config_of(DType dtype, int64_t page_size, int64_t q_len) {
           .page_size = page_size};
 }
 
-/// A sequence of the cache, and the list of its tokens.
 struct History {
   SequenceId id;
   std::vector<uint64_t> tokens;  // numbers; a token's number determines its key and value
@@ -100,7 +99,6 @@ class Server {
     cache_.free(sequence.id);
   }
 
-  /// Makes room for new tokens, and writes their keys and values.
   void append(History& sequence, int64_t tokens) {
     const std::optional<PageCopy> copy = cache_.append(sequence.id, tokens);
     if (copy) {
@@ -253,8 +251,7 @@ class Server {
   int64_t reused_ = 0, uploaded_ = 0;
 };
 
-/// Generates from prompts of 37, 1, 23 and 48 tokens, in 64 steps. Returns the first error of the first wrong launch,
-/// or an empty text.
+/// Returns the first error of the first wrong launch, or an empty text.
 std::string generate(Server& server, Mistake mistake = Mistake::none) {
   std::string wrong;
   std::vector<History> live;

@@ -157,7 +157,6 @@ std::string wrong(const Attempt& lost, const Result& right) {
 
 class GpuLostTest : public test::OnDevice<testing::Test> {
  protected:
-  /// Runs with every wrong length and page number of the second sequence.
   void expect_nan_only_in_the_second_sequence(const Attempt& attempt) {
     const Result right = run(attempt);
     for (const int length : {-1, -100, static_cast<int>(most_keys) + 1, std::numeric_limits<int>::max(),

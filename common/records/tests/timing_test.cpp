@@ -11,7 +11,7 @@
 namespace attn {
 namespace {
 
-/// Subjects that record the order in which they run. A test says how many seconds a sample takes.
+/// Subjects that record the order in which they run.
 struct Script {
   std::string turns;
   std::vector<Sampler> samplers;

@@ -82,7 +82,7 @@ std::map<std::string, size_t> expect_honest(const std::vector<Json>& records) {
   return count;
 }
 
-/// A program, and the options that narrow the cases that run. One thread would take too long for a whole sweep.
+/// `narrowed` leaves out cases, because one thread would take too long for a whole sweep.
 struct Program {
   const char *name, *narrowed;
   bool runs;  // whether some of the program's cases can run

@@ -129,8 +129,8 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
   *static_cast<Run*>(unit.x_to) = unit.x;
 }
 
-/// Writes this thread's units of a share. If a GPU's threadgroup has at most 512 threads, a thread has enough registers
-/// to load two units at a time, so that it waits only once for two loads.
+/// Writes this thread's units of a share. On a GPU with at most 512 threads, a thread has enough registers to load two
+/// units at a time, and waits only once for both.
 template <int THREADS>
 APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
   // The divisions are in 32 bits, because a division of 64 bits is a function call. In a kernel with a function call
@@ -192,7 +192,6 @@ template <int THREADS>
 INLINE void before_all(const AttentionParams& p, const Threadgroup& group) {
   const PrefillData data = *static_cast<const PrefillData*>(p.score_data);  // read once
   const auto shares = static_cast<unsigned>(data.shares);
-  // Each counter gets one call of add_one() for every share, and one more from every threadgroup.
   const unsigned count = shares + group.count[0] * group.count[1] * group.count[2];
   for (unsigned share; (share = append::add_one(data.counters, count)) < shares;) {
     append::write_share<1>(p, data, static_cast<int>(share), 0);
