@@ -129,8 +129,8 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
   *static_cast<Run*>(unit.x_to) = unit.x;
 }
 
-/// Writes this thread's units of a share. On a GPU with at most 512 threads, a thread has enough registers to load two
-/// units at a time, and waits only once for both.
+/// Writes this thread's units of a share. In a GPU's threadgroup of at most 512 threads, a thread has enough registers
+/// to load two units at a time, and waits only once for both.
 template <int THREADS>
 APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
   // The divisions are in 32 bits, because a division of 64 bits is a function call. In a kernel with a function call
