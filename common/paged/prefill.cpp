@@ -13,8 +13,8 @@
 namespace attn {
 namespace {
 
-/// Returns the configuration of the launch "attention". If the launch "expand" comes before it, "attention" reads a
-/// contiguous cache of Q's type.
+/// Returns the configuration of the launch "attention". After the launch "expand" it reads a contiguous cache of Q's
+/// type.
 DecodeConfig expanded(const DecodeConfig& config) {
   DecodeConfig result = attending(config);
   if (!has_scales(config.cache_dtype)) return result;
@@ -29,7 +29,7 @@ std::string wrapper(const std::string& name) {
   return fmt::format("#include \"common/paged/kernels/prefill/{}.h\"\n", name);
 }
 
-/// Returns the hooks of prefill, which call the caller's hooks.
+/// Returns hooks that call the caller's hooks.
 AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* caller_hooks) {
   AttentionHooks hooks;
   hooks.change = ScoreChange::none;
@@ -158,8 +158,7 @@ PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const Dec
       data_(device, sizeof(PrefillData)) {
   const unsigned zeros[2] = {};
   counters_.upload(zeros, sizeof zeros);
-  // A large launch has four shares for each core or multiprocessor. If a threadgroup begins late, threadgroups that
-  // began early take its shares.
+  // With several shares for each core or multiprocessor, threadgroups that begin early take more shares.
   constexpr int64_t unit_shares = 4;
   const Launch& launch = planned_launch(plan, "attention", device.info());
   shares_ =

@@ -1,6 +1,6 @@
-// Attention of many queries of each sequence, a prompt or a chunk of a prompt, over its cached keys. The kernels are
-// the kernels of common/attention, with hooks for pages and lengths (kernels/prefill). These kernels read no cache of 8
-// bits, so an earlier launch converts a cache of 8 bits to a contiguous cache of Q's type (kernels/expand.h).
+// Attention of many queries of each sequence, a prompt or a chunk of a prompt, over its cached keys, by the kernels of
+// common/attention with hooks (kernels/prefill). These kernels read no cache of 8 bits, so an earlier launch converts
+// such a cache to a contiguous cache of Q's type (kernels/expand.h).
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,20 @@
 
 namespace attn {
 
-/// Returns the kernel's configuration, including the tile. Prefill reads all members of `config` except workers and
-/// join_last; if block_c is 0, prefill_config() chooses it.
+/// Returns the kernel's configuration, including the tile. If config.block_c is 0, it is chosen with the tile.
+/// config.workers and config.join_last are ignored.
 FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks = nullptr);
 
-/// Returns why no launch takes the configuration's types and rotary_dim; an empty text if a launch does.
+/// Returns why prefill does not take the configuration, whatever the device; an empty text if prefill takes it.
 std::string prefill_unable(const DecodeConfig& config);
 
-/// Returns how many bytes a sequence of kv_len keys takes after a cache of 8 bits is converted to Q's type; 0 for any
-/// other cache.
+/// Returns the bytes of a sequence of kv_len keys whose cache of 8 bits is converted to Q's type; 0 for other caches.
 int64_t expanded_bytes(const DecodeConfig& config);
 
 /// Returns a plan with the launch "attention". If the device does not take the configuration, Plan::unable has the
-/// reason, and the plan must not run. With a cache of 8 bits the launch "expand" comes before "attention"; with
-/// `appends` too, "append" comes before "expand". With `appends` and a cache of Q's type, "attention" itself rotates
-/// the queries and the new keys, and writes the new keys and values to the cache. The work follows from `pairs`, the
-/// pairs of a query and a key over all heads, and `keys`, the tokens of all sequences together. The mask hook in
-/// `hooks` is ignored.
+/// reason. With a cache of 8 bits the launch "expand" comes before "attention"; with `appends` too, "append" comes
+/// before "expand". With a cache of Q's type, "attention" itself appends. `pairs`, the pairs of a query and a key over
+/// all heads, and `keys`, the tokens of all sequences together, give the work. The mask hook in `hooks` is ignored.
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
                   const AttentionHooks* hooks = nullptr);
 
@@ -38,17 +35,17 @@ Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double p
 /// same time. Its device and pipelines must outlive it.
 class PrefillLaunch {
  public:
-  /// encode() runs the launches of `plan`, which must be the plan of `config`. pool_pages: the cache's pages, or the
-  /// sequences of a contiguous cache. For a cache of 8 bits the PrefillLaunch has memory of expanded_bytes() for each
-  /// sequence. Throws CompileError, OutOfMemory, and BadInput if the device does not take the plan.
+  /// `plan` must be the plan of `config`. pool_pages: the cache's pages, or the sequences of a contiguous cache. For a
+  /// cache of 8 bits the PrefillLaunch allocates expanded_bytes() for each sequence. Throws CompileError, OutOfMemory,
+  /// and BadInput if the device does not take the plan.
   PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                 int64_t pool_pages);
 
-  /// encode() uploads data(tensors) if it differs from the data uploaded last. No launch of this object may run during
-  /// the upload.
+  /// Uploads data(tensors) if it differs from the data uploaded last. No launch of this object may run during the
+  /// upload.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
-  /// Encodes the same launches without the upload. `data` is memory of the device. The caller has encoded, on the same
-  /// stream, a write of data(tensors) to this memory.
+  /// Encodes the same launches without the upload. `data` is memory of the device to which the caller has encoded, on
+  /// the same stream, a write of data(tensors).
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const void* data) const;
   PrefillData data(const DecodeTensors& tensors) const;
   /// Whether all counters are 0, as between two launches, and no guard band was overwritten.

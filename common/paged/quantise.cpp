@@ -18,7 +18,7 @@ double largest_of(DType dtype) {
 
 int64_t pages_of(const Tensor& tensor, int64_t page_size) { return divided_up(tensor.seq, page_size); }
 
-/// Calls body(b, page, h, at) for each page and head, on the host's threads; `at` is the index of their scale.
+/// Calls body(b, page, h, at) on the host's threads; `at` is the index of the scale.
 template <typename Body>
 void for_pages(const Tensor& tensor, int64_t page_size, const Body& body) {
   const int64_t pages = pages_of(tensor, page_size);

@@ -1,5 +1,5 @@
-// Caches of 8 bits: an element is a stored number times a scale. Each page of a sequence has a scale for each head. A
-// sequence of a contiguous cache counts as one page.
+// Caches of 8 bits: an element is a stored number times the scale of its page and head. A sequence of a contiguous
+// cache counts as one page.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,7 @@
 namespace attn {
 namespace {
 
-// A request for more values of an axis, or for more cases of a block, is most likely a typing error. Without these
-// limits such a request might fill the memory instead of ending with a message.
+// A request for more is most likely a typing error, and must not fill the memory.
 constexpr size_t max_values = 10000;
 constexpr size_t max_cases = 1000000;
 
@@ -109,7 +108,6 @@ auto find_axis(Axes& axes, std::string_view name) {
   return std::find_if(axes.begin(), axes.end(), [&](const auto& axis) { return axis.first == name; });
 }
 
-/// The value of an axis as a T.
 template <typename T>
 const T& value_as(const Case& config, std::string_view name, std::string_view kind) {
   const auto axis = find_axis(config.axes(), name);
@@ -303,7 +301,7 @@ std::vector<std::string> varying_axes(const std::vector<Case>& cases) {
 std::vector<std::vector<Case>> shard(const std::vector<std::vector<Case>>& groups, int i, int n) {
   if (n < 1 || i < 1 || i > n) throw BadInput(fmt::format("shard {}/{} is not allowed; I/N with 1 <= I <= N", i, n));
   std::vector<std::vector<Case>> part;
-  // A part has every n-th group. Shapes often grow along a sweep, so each part gets some of the long shapes.
+  // Shapes often grow along a sweep. With every n-th group each part gets some of the long shapes.
   for (size_t index = i - 1; index < groups.size(); index += n) part.push_back(groups[index]);
   return part;
 }

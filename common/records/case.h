@@ -17,7 +17,7 @@ namespace attn {
 using AxisValue = std::variant<int64_t, std::string>;
 std::string to_string(const AxisValue& value);
 
-/// An axis that an experiment knows: its name, its meaning and its allowed values.
+/// An axis that an experiment knows.
 struct AxisInfo {
   std::string name;
   std::string help = {};
@@ -56,7 +56,7 @@ struct Axis {
 Axis integers(const std::string& name, const std::vector<int64_t>& values);
 Axis texts(const std::string& name, const std::vector<std::string>& values);
 
-/// A list of axes. The cases of a block are all combinations of the axes' values.
+/// The cases of a block are all combinations of the axes' values.
 using Block = std::vector<Axis>;
 
 /// The union of its blocks, in order. A case that two blocks span appears once.
@@ -64,12 +64,11 @@ struct Sweep {
   std::vector<Block> blocks;
 };
 
-/// Parses "NAME=V1,V2", "NAME=1024:65536:pow2" (doubling from 1024 to at most 65536) or "NAME=A:B:STEP" (from A to at
-/// most B). Throws BadInput for an unknown axis, and for a value or a range that is not allowed; the message says what
-/// is allowed.
+/// Parses "NAME=V1,V2,...". Each V is a value, "1024:65536:pow2" (doubling from 1024 to at most 65536) or "A:B:STEP"
+/// (from A to at most B). Throws BadInput with a message that says what is allowed.
 Axis parse_axis(std::string_view text, const std::vector<AxisInfo>& known);
 
-/// Replaces the axis of the same name in every block. A block without this axis gets it.
+/// Replaces the axis of the same name in every block, or adds the axis to the block.
 void override_axis(Sweep& sweep, const Axis& axis);
 
 /// Returns all cases of a sweep. `complete` sets the axes that follow from other axes (kv_len from q_len, for example)
@@ -84,8 +83,7 @@ std::vector<std::vector<Case>> group(const std::vector<Case>& cases, const std::
 /// The axes that do not have the same value in all cases.
 std::vector<std::string> varying_axes(const std::vector<Case>& cases);
 
-/// Returns part i of n; i counts from 1. A part has whole groups. The parts are disjoint, and together they hold all
-/// groups.
+/// Returns part i of n; i counts from 1. A part has whole groups, and each group is in one part.
 std::vector<std::vector<Case>> shard(const std::vector<std::vector<Case>>& groups, int i, int n);
 
 }  // namespace attn

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* also = "also";  // the head of the column that several axes share
 constexpr size_t room_for_also = 24;  // only so many characters of `also` count for the width of the table
-constexpr double almost_all = 0.75;   // an axis with one value in at least this share of the rows needs no column
+constexpr double almost_all = 0.75;   // step 1 of case_table() folds axes with one value in this share of the rows
 
 /// The most common value of an axis, and the share of the rows that have it.
 std::pair<std::string, double> common_value(const std::vector<CaseRow>& rows, const std::string& axis) {
@@ -106,7 +106,7 @@ std::string case_table(CaseTable table) {
   size_t columns = table.heads.size();
   const auto text = [&] { return text_of(table, axes, folded, columns); };
   const auto too_wide = [&] { return !table.any_width && width_of(text()) > table.width; };
-  // Folds the axis whose most common value has the largest share of the rows, if this share is at least `share`.
+  // Folds the axis whose most common value has the largest share of the rows, unless this share is below `share`.
   const auto fold = [&](double share) {
     const auto most =
         std::ranges::max_element(axes, {}, [&](const std::string& axis) { return common_value(rows, axis).second; });

@@ -9,15 +9,13 @@
 
 namespace attn {
 
-/// A row of a table: a case, and the texts of the other columns.
 struct CaseRow {
   Case config;
-  std::vector<std::string> cells;
+  std::vector<std::string> cells;  // the columns that are no axes
 };
 
 struct CaseTable {
-  /// The heads of `cells`. If the table is too wide, the last of these columns are left out, but never the first one.
-  std::vector<std::string> heads;
+  std::vector<std::string> heads;  // of `cells`
   std::vector<CaseRow> rows;
   size_t width = 100;      // characters of a line
   bool any_width = false;  // true: the table may be wider than `width`
@@ -27,8 +25,8 @@ struct CaseTable {
 /// Returns the table. Above the table stand axes with one value in all rows ("batch=1"), and axes that equal another
 /// axis in each row ("kv_len=q_len"). Columns of `heads` without any text do not appear. If the table is wider than
 /// `width`:
-///   1. An axis with one value in at least 3/4 of the rows loses its column, one axis after another, until the table
-///      fits. This value stands above the table. The last column, `also`, has "axis=value" in rows with another value.
+///   1. Axes with one value in at least 3/4 of the rows lose their columns, one after another, until the table fits.
+///      This value stands above the table. The last column, `also`, has "axis=value" in rows with another value.
 ///   2. Columns of `heads` are left out, from the last on, but never the first.
 ///   3. The other axes lose their columns as in step 1, whatever the share of their most common value is. Lines that
 ///      are still too long are wrapped.

@@ -185,13 +185,12 @@ Estimate figure_of(const Claim& claim, const Evidence& evidence) {
   return evidence.comparisons.empty() ? Estimate{} : evidence.comparisons.back()->ratio;
 }
 
-/// Returns, for each process that measured everything in `evidence`, the evidence with the results of this process.
-/// Returns `evidence` alone if there is no such process, or if Claim::measured_again is false.
+/// Returns `evidence` with the results of each process that measured all of it; `evidence` itself if there is no such
+/// process, or if Claim::measured_again is false.
 std::vector<Evidence> by_process(const Claim& claim, const Evidence& evidence, const Processes& processes) {
   std::vector<Evidence> parts;
   if (!claim.measured_again) return {evidence};
   if (!evidence.comparisons.empty()) {
-    // Only a process that measured each pair gives a figure.
     for (const Comparison& first : evidence.comparisons.front()->parts) {
       Evidence part = evidence;
       bool whole = true;
@@ -248,7 +247,7 @@ double shifted_figure(const Claim& claim, const Evidence& evidence,
   return figure_of(claim, moved).value;
 }
 
-/// Sets the conclusion's parts, prior, estimate, unit, relative, exact and floor.
+/// Sets the members of `conclusion` from `parts` to `floor`.
 void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Evidence>& parts,
               const Processes& processes, Conclusion& conclusion) {
   constexpr double half_width_in_errors = 1.96;
@@ -271,8 +270,8 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
     largest = std::max(largest, std::abs(figure.value));
   }
   // With comparisons, `unit` is the change of the figure (of its logarithm if it is relative) per change of the
-  // logarithms of its ratios. Without comparisons and for an absolute figure, such as a time, `unit` is `largest`,
-  // because the error of such a figure is taken as proportional to the figure.
+  // logarithms of its ratios. Otherwise, and for an absolute figure such as a time, the error is taken as proportional
+  // to the figure.
   double unit = largest;
   if (compared) {
     constexpr double step = 1e-3;
@@ -281,7 +280,7 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
       const double moved = shifted_figure(claim, evidence, shift);
       return conclusion.relative ? std::abs(std::log(moved / value)) : std::abs(moved - value);
     };
-    // A figure that changes in steps may not change at all for so small a `step`. In this case `unit` stays `largest`.
+    // A figure that changes in jumps may not change at all for so small a `step`. Then `unit` stays `largest`.
     if (const double slope = change([](const Comparison&) { return step; }) / step;
         slope > 0 && kind != FigureKind::absolute)
       unit = slope;
@@ -330,8 +329,7 @@ Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& 
   const bool has_figure = claim.figure || !sweep.comparisons.empty();
   const std::vector<Evidence> parts = by_process(claim, sweep, processes);
   if (has_figure) estimate(claim, sweep, parts, processes, conclusion);
-  // With comparisons, the texts quote the pooled comparison. Without comparisons, the texts quote the process with the
-  // median figure.
+  // Without comparisons, the texts quote the process with the median figure.
   Evidence evidence = sweep;
   if (has_figure && sweep.comparisons.empty()) {
     std::vector<size_t> order(parts.size());

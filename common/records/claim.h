@@ -45,14 +45,13 @@ struct Duel {
 };
 
 /// What a reader should do if the hypothesis is supported or refuted. Each text has to be true for every figure that
-/// leads to its verdict. For example, the figure 0.7 refutes the claim "at most 0.6 of the time", but 0.7 of the time
-/// still saves time, so `refuted` must not say that nothing is saved. "{threshold:.3g}" stands for the threshold. An
-/// empty text and an inconclusive verdict give no advice.
+/// leads to its verdict. For example, the figure 0.7 refutes the claim "at most 0.6 of the time", but still saves time,
+/// so `refuted` must not say that nothing is saved. "{threshold:.3g}" stands for the threshold. Empty: no advice.
 struct Advice {
   std::string holds, refuted;
 };
 
-/// The conclusion of an experiment about one hypothesis. The verdict is computed from the conclusion.
+/// The conclusion of an experiment about one hypothesis; judge() computes the verdict.
 struct Conclusion {
   std::string hypothesis;      // id
   std::string subject;         // the cases that the finding is about: "head_dim=64"; part of the claim_key
@@ -69,8 +68,8 @@ struct Conclusion {
   double unit = 1;       // the argument `unit` of pool(), for a figure that is not relative
   bool relative = true;  // errors are proportional to the figure, so the figure is pooled and judged in logarithms
   bool exact = false;    // a count, which has no error
-  /// How far the figure (its logarithm if `relative`) moves if each of its ratios moves by the noise floor of the
-  /// ratio. 0 without a comparison.
+  /// How far the figure (its logarithm if `relative`) moves if each of its ratios moves by the ratio's noise floor. 0
+  /// without a comparison.
   double floor = 0;
   double cv = 0;
   /// True: the device throttled while it ran some of the conclusion's cases, but not while it ran the others.
@@ -83,16 +82,15 @@ struct Conclusion {
   std::vector<std::string> measurements;  // ids
 };
 
-/// Returns supported or refuted if all of this holds: all results are correct; the processes together measured at least
-/// `min_rounds_to_judge` rounds; the memory-bound cases ran with cold caches; the interval of the next run's estimate
-/// lies on one side of the threshold; the estimate is at least the noise floor away from the threshold
-/// (docs/measuring.md). Otherwise returns inconclusive. An exact figure needs only correct results. Throws
-/// std::invalid_argument for an unknown op.
+/// Returns inconclusive unless all of this holds (docs/measuring.md): all results are correct; the processes together
+/// measured at least `min_rounds_to_judge` rounds; memory-bound cases ran with cold caches; the interval of the next
+/// run's estimate lies on one side of the threshold; the estimate is at least the noise floor away from the threshold.
+/// An exact figure needs only correct results. Throws std::invalid_argument for an unknown op.
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 inline constexpr int min_rounds_to_judge = 6;
-/// Returns the probability that the next run's estimate lies on the same side of the threshold. The probability is at
-/// most 0.8 with one session, 0.9 with several sessions of one machine, and 0.6 with `unlike_throttling`. Returns 0 for
-/// an incorrect result, nothing for an exact figure of correct results, and 0.5 for any other inconclusive verdict.
+/// Returns the probability that the next run's estimate lies on the same side of the threshold, but at most 0.8 with
+/// one session, 0.9 with several sessions of one machine, and 0.6 with `unlike_throttling`. Returns 0 for an incorrect
+/// result, nothing for an exact figure of correct results, and 0.5 for any other inconclusive verdict.
 std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
 
 /// The results and comparisons of one conclusion.
@@ -107,8 +105,7 @@ struct Evidence {
 using Pick = std::function<std::vector<Results>(const Results& group)>;
 using Figure = std::function<Estimate(const Evidence& evidence)>;
 
-/// A row of an experiment's table of claims: a hypothesis, the results that take part, the figure that is computed from
-/// them, and the texts of the finding.
+/// A row of an experiment's table of claims.
 struct Claim {
   Hypothesis hypothesis;
 
@@ -118,38 +115,38 @@ struct Claim {
   size_t at_least = 1;                // smaller groups are left out
   Pick pick = {};
   /// The name of an axis; empty: all picks are kept. The length of a pick is the value of this axis in the pick's first
-  /// result. Only the picks with the largest length that is at most `limit` are kept.
+  /// result. Picks with the largest length up to `limit` are kept.
   std::string longest = {};
   int64_t limit = std::numeric_limits<int64_t>::max();
 
-  /// True: the picks are pairs. The two cases of a pair are measured again, and take turns. The new measurement is not
-  /// biased by the choice of the pair. False: the figure is computed from results that other processes measured for the
-  /// cases of the pick. Without other processes, the figure is computed from the results of the sweep.
+  /// True: the picks are pairs, whose cases are measured again in turns, so the choice of the pair does not bias the
+  /// figure. False: the figure is computed from what other processes measured for the cases of the pick or, without
+  /// such processes, from the results of the sweep.
   bool compared = true;
-  /// Returns groups of comparisons; each group gives one conclusion. Without this function, each comparison of this
-  /// hypothesis gives one conclusion.
+  /// Returns groups of comparisons; each group gives one conclusion. Empty: each comparison of this hypothesis is a
+  /// group.
   std::function<std::vector<std::vector<const Comparison*>>(const std::vector<Comparison>& comparisons)> gather = {};
   Figure figure = {};          // empty: the ratio of the last comparison
   bool exact = false;          // the figure is a count, the same in every process; no process measures it again
   bool measured_again = true;  // false: other processes would read the figure from a cache
 
   std::function<std::string(const Evidence& evidence)> subject = {};
-  /// Axes of the first result that are part of the claim's key, but not of the claim's subject. A claim about the
-  /// longest case of a run names the length: a run with other lengths measures another figure.
+  /// Axes of the first result that are part of the claim_key, but not of the subject. A claim about the longest case of
+  /// a run names the length here: a run with other lengths measures another figure.
   std::vector<std::string> selection = {};
   std::function<std::vector<std::string>(const Evidence& evidence)> tags = {};
   std::string title = {}, title_unless_supported = {}, content = {};
   Advice advice = {};
-  /// Completes the conclusion, mostly with further values for its texts. Conclusion::values already has the case of a
-  /// single result, or the last two results' cases as `baseline` and `contender`.
+  /// Completes the conclusion, mostly with values for its texts. Conclusion::values already has the case of a single
+  /// result, or the cases of the last two results as `baseline` and `contender`.
   std::function<void(Conclusion& conclusion, const Evidence& evidence)> complete = {};
 };
 
 std::vector<Hypothesis> hypotheses(const std::vector<Claim>& claims);
-/// The pairs that are to be measured for the claims, claim by claim.
+/// The pairs that are to be measured for the claims.
 std::vector<Duel> duels(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
-/// Returns the picked cases of the claims with `compared` false, `exact` false and `measured_again` true. Other
-/// processes measure these cases again, so that the samples by which a case was picked do not enter the claim's figure.
+/// Returns the picked cases that other processes have to measure again, so that the samples by which a case was picked
+/// do not enter the claim's figure: the cases of claims with `measured_again` that are neither `compared` nor `exact`.
 std::vector<Case> cases_of_claims(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
 
 /// What other processes measured, and what is known about the spread between them.
@@ -157,8 +154,8 @@ struct Processes {
   std::vector<std::vector<Measurement>> results = {};  // of each process: the cases of cases_of_claims()
   std::map<FigureKind, Spread> spreads = {};           // priors; a missing entry: Spread{}
 };
-/// Returns the conclusions of all claims. The figure of each conclusion is pooled from the processes. Without other
-/// processes, the results and comparisons of this process are the only part.
+/// Returns the conclusions of all claims. Each figure is pooled from the processes. Without other processes, the
+/// results and comparisons of this process are the only part.
 std::vector<Conclusion> conclude(const std::vector<Claim>& claims, const std::vector<Measurement>& results,
                                  const std::vector<Comparison>& comparisons, const Processes& processes = {});
 Conclusion conclude(const Claim& claim, const Evidence& evidence, const Processes& processes = {});
@@ -175,8 +172,7 @@ std::vector<Results> pair(const Results& baselines, const Results& contenders);
 
 /// Picks each result by itself.
 std::vector<Results> each(const Results& group);
-/// For each pair of values of the axis: picks the fastest result with the first value and the fastest result with the
-/// second value.
+/// Picks, for each pair of values of the axis, the fastest result with the first value and the fastest with the second.
 Pick steps(const std::string& axis, const std::vector<std::pair<std::string, std::string>>& values);
 /// Picks pairs: the fastest result with this value of the axis, and each result with another value.
 Pick against(const std::string& axis, const std::string& value);
@@ -184,8 +180,8 @@ Pick against(const std::string& axis, const std::string& value);
 /// `at_least_values` values.
 Pick fastest_at_each(const std::string& axis, size_t at_least_values);
 
-/// Time of the second result / time of the first. The two results did not take turns while they were measured, so the
-/// interval spans all ratios that the intervals of the two times allow.
+/// Time of the second result / time of the first. The two did not take turns while they were measured, so the interval
+/// spans all ratios that the intervals of the two times allow.
 Estimate ratio_of_medians(const Evidence& evidence);
 /// The exponent b in time = a * axis^b (scaling_exponent()).
 Figure exponent_over(const std::string& axis);

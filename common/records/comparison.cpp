@@ -22,8 +22,7 @@ Series rounds_of(const Json& samples) {
   return series;
 }
 
-/// Sets the A/A ratio, the times and the CV. The computation is the same for the samples of one process and of several
-/// processes. (The caller sets the ratio, because the ratio of several processes is pooled.)
+/// Sets all figures that follow from the samples alone. The ratio does not: that of several processes is pooled.
 void summarize_samples(Comparison& comparison, const PairSamples& samples, uint64_t seed) {
   comparison.aa = ratio(samples.baseline, samples.again, seed);
   comparison.time.clear();

@@ -10,22 +10,22 @@
 
 namespace attn {
 
-/// A baseline (A) and a contender (B), which take turns. A', the baseline again with separate tensors, takes turns with
-/// them. The ratio A' / A gives the noise floor of the comparison.
+/// A baseline (A) and a contender (B), which take turns with A', the baseline again with separate tensors. The ratio
+/// A' / A gives the noise floor of the comparison.
 struct Comparison {
   std::string hypothesis;  // id of the hypothesis that asked for the comparison
   Case baseline, contender;
   Estimate ratio;            // contender / baseline, in the scope of `time`
   Estimate aa;               // A' / A
   double cv = 0;             // the larger CV of the two cases
-  std::vector<Timing> time;  // the times of the baseline and of the contender
+  std::vector<Timing> time;  // of the baseline and of the contender
   int process = 1;           // the number of the process that measured the pair
   Json clocks = {};          // during the rounds; null where the device has no clocks to read
   /// The comparisons of the single processes; empty for a comparison of one process.
   std::vector<Comparison> parts = {};
   Spread prior = {};  // the prior with which `parts` were pooled to `ratio`
 
-  /// Returns the noise floor: the larger of |log(aa.ci_lo)| and |log(aa.ci_hi)|.
+  /// The noise floor: the larger of |log(aa.ci_lo)| and |log(aa.ci_hi)|.
   double aa_floor() const;
 };
 
@@ -43,11 +43,11 @@ struct PairSamples {
 /// The samples of a series in one list, each with six significant digits.
 std::vector<double> rounded_samples(const Series& series);
 
-/// Returns the comparison that follows from the samples of one process.
+/// Returns the comparison by one process.
 Comparison compared(const Case& baseline, const Case& contender, const PairSamples& samples, uint64_t seed);
-/// Returns the comparison that follows from one or more processes. `samples[i]` are the samples of `parts[i]`. The
-/// ratio is pooled (pool()); times and the noise floor follow from the rounds of all processes together. Throws
-/// std::invalid_argument without parts, and if `parts` and `samples` differ in size.
+/// Returns the comparison by one or more processes. `samples[i]` are the samples of `parts[i]`. The ratio is pooled
+/// (pool()); times and the noise floor follow from the rounds of all processes together. Throws std::invalid_argument
+/// without parts, and if `parts` and `samples` differ in size.
 Comparison compared(std::span<const Comparison> parts, std::span<const PairSamples> samples, const Spread& prior,
                     uint64_t seed);
 

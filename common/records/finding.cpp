@@ -17,8 +17,7 @@
 namespace attn {
 namespace {
 
-/// The value at a dotted path; the path names elements of arrays by index. Throws std::out_of_range if `data` has no
-/// such value.
+/// The value at a dotted path, which names elements of arrays by index. Throws std::out_of_range.
 const Json& at_path(const Json& data, std::string_view path) {
   std::string pointer = fmt::format("/{}", path);
   std::replace(pointer.begin(), pointer.end(), '.', '/');
@@ -169,7 +168,7 @@ std::string claim_key(const std::string& experiment, const Hypothesis& hypothesi
 }
 
 void join_runs(std::vector<Json>& records) {
-  // Records that another program wrote may lack any field.
+  // Another program may have written the records, so any field may be missing.
   const auto at = [](const Json& record, const char* pointer) {
     return record.value(Json::json_pointer(pointer), Json());
   };

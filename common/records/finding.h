@@ -15,44 +15,41 @@ namespace attn {
 /// for a bad format or an unmatched brace.
 std::string render(const std::string& text, const Json& data);
 
-/// Returns one finding as a JSON object with the fields of docs/records.md. Only `cases` and `code` are missing; the
-/// experiment adds them and sets the id anew. `run` is the id of the finding's run. Throws as render() does, and
-/// std::runtime_error for a number that is not finite.
+/// Returns a finding with the fields of docs/records.md except `cases` and `code`; who adds these fields has to set the
+/// id anew. `run` is the id of the finding's run. Throws as render() does, and std::runtime_error for a number that is
+/// not finite.
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,
                   const Conclusion& conclusion, const std::string& run);
 
 /// The object `estimate` of a finding.
 Json estimate_json(const Conclusion& conclusion);
 
-/// The comparison that a finding records, with its hypothesis; empty where the finding compared no pair. Throws as
-/// comparison_from_json() does.
+/// The comparison that a finding records; empty where the finding compared no pair. Throws as comparison_from_json()
+/// does.
 std::optional<Comparison> comparison_of(const Json& finding);
 
 /// Returns the claim_key of a finding. Findings with equal keys are about one figure and can be pooled. The key has the
-/// experiment, the hypothesis, the first 8 hex digits of a hash of the figure's definition (metric, scope and
-/// selection), the device name and the subject. No measured value is part of the key. `scope` is the scope of the
-/// comparison; it is empty without a comparison. `selection` is Conclusion::selection.
+/// experiment, the hypothesis, a short hash of the figure's definition (metric, scope and selection), the device name
+/// and the subject, but no measured value. `scope` is the scope of the comparison; empty without a comparison.
 std::string claim_key(const std::string& experiment, const Hypothesis& hypothesis, const std::string& device,
                       const std::string& subject, const std::string& scope, const std::string& selection);
 
-/// In a finding/2, `run` is only the id of the run. The run's header (a record run/1) has the objects `run` and `env`.
-/// This function copies these objects from the headers among the records into `data` of the findings. A finding whose
-/// header is missing keeps the id.
+/// In a finding/2, `run` is only the id of the run; the run's header (a record run/1) has the objects `run` and `env`.
+/// Copies these objects from the headers among the records into `data` of the findings. A finding whose header is
+/// missing keeps the id.
 void join_runs(std::vector<Json>& records);
 
-/// Returns a text that two findings share if they judge the same cases of the same run. Findings often share this text,
-/// because several claims may judge one measurement, with different thresholds for example. `data` is the field `data`
-/// of a finding, before or after join_runs().
+/// Returns a text that two findings share if they judge the same cases of the same run, for example with different
+/// thresholds. `data` is the field `data` of a finding, before or after join_runs().
 std::string measured_by(const Json& data);
 
-/// The doubts about verdicts. A doubt is 1 - the confidence of a decided verdict; a verdict on an exact figure has no
-/// confidence and no doubt. The key is measured_by() of the findings, and the value lists their doubts.
+/// By measured_by(), the doubts about the findings' verdicts. A doubt is 1 - the confidence of a decided verdict; a
+/// verdict on an exact figure has no doubt.
 using Doubts = std::map<std::string, std::vector<double>>;
-/// Returns the expected number of wrong verdicts. Verdicts under one key count as one verdict: the function takes the
-/// mean of each key's doubts, and returns the sum of these means.
+/// Returns the expected number of wrong verdicts, where the verdicts under one key count as one: the sum of the means
+/// of each key's doubts.
 double expected_wrong(const Doubts& doubts);
 
-/// Appends a finding to a findings file.
 void emit_finding(RecordFile& file, const Json& finding);
 
 }  // namespace attn

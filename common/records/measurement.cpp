@@ -43,7 +43,7 @@ Json to_json(const Timing& timing) {
 /// `rate` as a share of `ceiling` in per cent; null where there is no ceiling.
 Json percent(double rate, double ceiling) { return ceiling > 0 ? Json(100 * rate / ceiling) : Json(nullptr); }
 
-/// percent(), but null above 100: the measured ceiling is too low (another program used the device, for example).
+/// percent(), but null above 100: the measured ceiling is too low, for example because another program used the device.
 Json percent_below(double rate, double ceiling) { return rate <= ceiling ? percent(rate, ceiling) : Json(nullptr); }
 
 void require_below(double rate, double ceiling, const char* unit) {

@@ -24,7 +24,7 @@ struct Phase {
   Timing time = {};  // n = 0 where the launch was not timed
 };
 
-/// The highest rates that the device reached in this run: the ceilings of the results' rates.
+/// The highest rates that the device reached in this run. 0: not known.
 struct Ceilings {
   double copy_gbps = 0;  // of a copy: bytes read plus bytes written, per second
   double f32_tflops = 0, f16_tflops = 0, bf16_tflops = 0;
@@ -33,16 +33,16 @@ struct Ceilings {
 
   /// The number of products of tf32 that together are as accurate as one product of f32 (Ootomo and Yokota 2022).
   static constexpr double tf32_of_f32 = 3;
-  /// The rate of products that are as accurate as products of the dtype. For f32 this rate is the larger of f32_tflops
-  /// and tf32_tflops / tf32_of_f32. Throws std::logic_error for e4m3 and int8.
+  /// The rate of products that are as accurate as products of the dtype; for f32 these may be products of tf32. Throws
+  /// std::logic_error for e4m3 and int8.
   double matrix_tflops(DType dtype) const;
-  /// The rate of matrix_tflops() according to the maker's data. In these data, products of tf32 run at half the rate of
-  /// products of 16 bits. 0 if the maker's rate is not known.
+  /// matrix_tflops() by the maker's data, in which products of tf32 run at half the rate of products of 16 bits. 0 if
+  /// the maker's rate is not known.
   double peak_tflops(DType dtype) const;
   Json json() const;
 };
 
-/// The record of one configuration, which may also be skipped, wrong or failed.
+/// The record of one configuration.
 struct Measurement {
   std::string id;  // record_id() of the record
   std::string run_id, experiment, device;
@@ -67,32 +67,30 @@ struct Measurement {
   const Timing* main_timing() const;
   /// The pipeline of each kernel, in the order of their launches.
   std::vector<Json> kernels() const;
-  /// Rates by the median of one scope; 0 without work or time. tflops() prefers hot caches, which are best for
-  /// arithmetic. gbps() prefers cold caches, where all bytes come from memory. Each function takes the other scope
-  /// where its preferred scope is missing.
+  /// Rates by the median of one scope; 0 without work or time. tflops() prefers hot caches, and gbps() cold caches,
+  /// where all bytes come from memory. Each takes the other scope where the preferred scope is missing.
   double tflops() const;
   double gbps() const;
   /// gbps() with the interval that follows from the time's interval.
   Estimate gbps_interval() const;
 };
 
-/// Returns the hash of a kernel's machine code, a field of the kernel's `pipeline` in a record. If `pipeline` lacks
-/// this field, returns the kernel's key and the hash of the kernel's source.
+/// Returns the hash of the machine code of a record's `pipeline` or, if this field is missing, the kernel's key and the
+/// hash of its source.
 std::string code_identity(const Json& pipeline);
 
 using Results = std::vector<const Measurement*>;
-/// Returns groups of results, by a key. The results of a group differ only in the `free` axes; the key has the other
-/// axes.
+/// Returns groups of results that differ only in the `free` axes, by the key of the other axes.
 std::map<std::string, Results> group_results(const Results& results, const std::set<std::string>& free);
 
 /// Times as a list, without the scopes that were interrupted before their first round.
 Json to_json(const std::vector<Timing>& times);
-/// Reads one time of the list of to_json(). Throws BadInput for an unknown scope, Json::exception for a missing field
-/// or a wrong type.
+/// Reads one time of to_json(). Throws BadInput for an unknown scope, Json::exception for a missing field or a wrong
+/// type.
 Timing timing_from_json(const Json& json);
-/// The record as JSON, with its id. `ceilings` are the best ceilings of the run; 0 stands for an unknown ceiling.
-/// Throws std::runtime_error for a number that is not finite, and for a rate more than 5 % above its ceiling: such a
-/// rate shows an error in the work, the time or the ceiling. (The copy ceiling limits only rates with cold caches.)
+/// The record as JSON, with its id. Throws std::runtime_error for a number that is not finite, and for a rate more than
+/// 5 % above its ceiling: such a rate shows an error in the work, the time or the ceiling. (The copy ceiling limits
+/// only rates with cold caches.)
 Json to_json(const Measurement& measurement, const Ceilings& ceilings);
 /// Throws BadInput for another schema, an unknown dtype or scope, or a malformed case; Json::exception for a missing
 /// field or a wrong type.

@@ -36,7 +36,6 @@ double incomplete_beta(double x, double a, double b) {
 
 double square(double x) { return x * x; }
 
-/// Returns the value on the scale on which the pooling is done: its logarithm if `relative`, else the value itself.
 double on_scale(double value, bool relative) { return relative ? std::log(value) : value; }
 
 }  // namespace
@@ -87,9 +86,8 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
   double between = 0;
   for (size_t i = 0; i < means.size(); ++i) between += weight_of[i] * square(means[i] - centre);
 
-  // within / of_processes and between / of_sessions are estimates of sigma^2. The prior counts as a third estimate. A
-  // process has few rounds, so its figure has an error of its own. The prior's scale does not include these errors, so
-  // their mean square (`own`) is added to the square of the scale.
+  // within / of_processes and between / of_sessions are estimates of sigma^2. The prior counts as a third estimate. Its
+  // scale does not include the processes' own errors, so their mean square (`own`) is added to the square of the scale.
   const double own = errors / pooled.processes;
   const int of_processes = pooled.processes - pooled.sessions, of_sessions = pooled.sessions - 1;
   const double known = square(prior.scale * (relative ? 1 : std::abs(unit))) + own;
@@ -101,7 +99,7 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
   const double t = student_quantile(0.975, pooled.freedom);
   const double half = t * std::sqrt(variance / weights);
   const double half_next = t * std::sqrt(variance * (1 / weights + prior.between + 1 / last));
-  // On a busy machine the interval of a few samples may exceed the range of double. A record takes only finite numbers.
+  // The interval of a few samples of a busy machine may exceed the range of double; records take only finite numbers.
   constexpr double widest = 460;  // of the logarithm: values lie between 1e-200 and 1e200
   const auto back = [&](double value) { return relative ? std::exp(std::clamp(value, -widest, widest)) : value; };
   pooled.value = back(centre);

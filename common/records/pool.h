@@ -2,11 +2,10 @@
 //
 // Two runs of the same code differ by more than the samples of either run show: memory lies at other addresses, and the
 // machine is in another state. The model: a run of K processes (a session) estimates log(figure) with the variance
-// B sigma^2 + sigma^2 / K. Here sigma^2 is the variance between the processes of a session, so sigma^2 / K is the
-// variance of the mean of K processes. B sigma^2 is the variance between sessions; B is the number Spread::between.
-// The sigma^2 of a claim is unknown; its prior is a scaled inverse chi-squared distribution (`Spread`). All claims with
-// one device, experiment and kind of figure (FigureKind) share one prior, which `kb fit` computes from recorded runs.
-// docs/measuring.md has the formulas, also for a figure that is pooled without logarithms.
+// B sigma^2 + sigma^2 / K. Here sigma^2 is the variance between the processes of a session, and B sigma^2 the variance
+// between sessions (B is Spread::between). The sigma^2 of a claim is unknown; its prior is a scaled inverse chi-squared
+// distribution (`Spread`), which `kb fit` computes from recorded runs. docs/measuring.md has the formulas, also for a
+// figure that is pooled without logarithms.
 #pragma once
 
 #include <optional>
@@ -15,7 +14,7 @@
 
 namespace attn {
 
-/// A figure that one process estimated.
+/// One process's estimate of a figure.
 struct Part {
   int process = 1;   // counts from 1
   double value = 0;  // the figure
@@ -23,10 +22,10 @@ struct Part {
   int rounds = 0;    // the fewest rounds of any series that the figure uses
 };
 
-/// The parts that the processes of one run estimated. At least one part.
+/// The parts of one run's processes; at least one.
 using Session = std::vector<Part>;
 
-/// The prior of sigma: what is known about sigma before a run.
+/// The prior: what is known about sigma before a run.
 struct Spread {
   double scale = 0.05;  // the typical size of sigma, as a fraction of the figure
   double freedom = 2;   // the weight of `scale`, in degrees of freedom

@@ -24,12 +24,10 @@
 namespace attn {
 namespace {
 
-/// The text of a record: one line without its end. Bytes that are not UTF-8 (from a compiler's message, for example)
-/// are replaced.
+/// The line of a record, without its end. Bytes that are not UTF-8, for example of a compiler's message, are replaced.
 std::string line_of(const Json& record) { return record.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-/// An exclusive lock on an open file, for the lifetime of the object. Some file systems, such as NFS without a lock
-/// daemon, have no locks.
+/// An exclusive lock on an open file. Some file systems, such as NFS without a lock daemon, have no locks.
 class FileLock {
  public:
   explicit FileLock(int descriptor) : descriptor_(descriptor) {
@@ -66,9 +64,8 @@ std::string record_id(const Json& record) {
 }
 
 RecordFile::RecordFile(std::string path) : path_(std::move(path)) {
-  // A pipe is opened only for writing: if this process could read the pipe too, the pipe would always have a reader,
-  // and append() would not fail after the real reader's end. If a pipe has no reader, open() fails with O_NONBLOCK;
-  // without O_NONBLOCK it would wait.
+  // A pipe is opened only for writing: if this process could read the pipe too, append() would not fail after the real
+  // reader's end. Without O_NONBLOCK, open() would wait for a reader.
   std::error_code none;
   const bool pipe = std::filesystem::is_fifo(path_, none);
   const int mode = pipe ? O_WRONLY | O_NONBLOCK : O_RDWR | O_CREAT;
@@ -108,8 +105,7 @@ void RecordFile::append(const Json& record) {
     }
   }
   if (error == 0) return;
-  // If the file is not locked, another process may already have written lines after the torn line. So the torn line
-  // stays.
+  // In a file without lock, another process may already have written after the torn line, which therefore stays.
   const bool whole = !regular || (lock.error() == 0 && ftruncate(descriptor_, status.st_size) == 0);
   throw std::runtime_error(
       fmt::format("cannot append to '{}': {}{}", path_, strerror(error), whole ? "" : "; its last line is torn"));

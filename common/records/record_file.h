@@ -8,17 +8,17 @@
 
 namespace attn {
 
-/// Throws std::runtime_error for NaN and infinity; the message names the first such number: `path`, then its keys in
-/// `json`. (nlohmann would write the number as null.)
+/// Throws std::runtime_error for NaN and infinity, which nlohmann would write as null. The message names the number:
+/// `path`, then its keys in `json`.
 void require_finite(const Json& json, const std::string& path);
 
 /// Returns the record's id: the first 16 hex digits of the SHA-256 of the record without its id.
 std::string record_id(const Json& record);
 
-/// A file to which append() adds one line. If the disk is full, the file unwritable, or the reader of a pipe gone,
-/// append() throws std::runtime_error; the message has the path. Before this exception, append() cuts a partly written
-/// line off the file. Several programs may append at the same time, because each append() locks the file. If the file
-/// system has no locks, the first append() warns that no other program may write, and a partly written line stays.
+/// append() adds one line. If it cannot write (for example to a full disk), it cuts off a partly written line and
+/// throws std::runtime_error with the path. Several programs may append at the same time, because each append() locks
+/// the file. If the file system has no locks, the first append() warns that no other program may write, and a partly
+/// written line stays.
 class RecordFile {
  public:
   /// Throws BadInput where the file cannot be opened for appending, and for a pipe that nobody reads.
@@ -34,9 +34,9 @@ class RecordFile {
   bool warned_ = false;  // that the file cannot be locked
 };
 
-/// Returns the records of all whole lines of a file. A torn or unreadable line is skipped and described in `problems`
-/// ("line 7: ..."). A missing file, a pipe, and a device such as /dev/full have no records. Throws BadInput for a
-/// folder and for a file that cannot be read. (RecordFile ends a torn last line before it appends another line.)
+/// Returns the records of a file. A torn or unreadable line is skipped and described in `problems` ("line 7: ..."). A
+/// missing file, a pipe, and a device such as /dev/full have no records. Throws BadInput for a folder and for a file
+/// that cannot be read.
 std::vector<Json> read_records(const std::string& path, std::vector<std::string>& problems);
 
 }  // namespace attn

@@ -9,13 +9,12 @@
 namespace attn {
 
 /// ratio: a figure without a unit from cases that took turns, mostly the ratio of two times. share: another figure
-/// without a unit, such as a share of a ceiling, a ratio of medians or an exponent. absolute: a figure with a unit (a
-/// time, a rate or a count), which depends on the speed of the machine during the run.
+/// without a unit, such as a share of a ceiling or an exponent. absolute: a figure with a unit, such as a time.
 enum class FigureKind { ratio, share, absolute };
 
-/// The kind of a figure. `compared`: whether the finding compares two cases. `metric`: Hypothesis::metric; the metric
-/// of an absolute figure begins with the unit. The difference of two times is absolute even if the two cases took
-/// turns: another program on the machine makes both cases slower, so it makes the difference larger.
+/// `compared`: whether the finding compares two cases. `metric`: Hypothesis::metric; the metric of an absolute figure
+/// begins with the unit. The difference of two times is absolute even if the two cases took turns: another program on
+/// the machine slows both cases down, and so enlarges the difference.
 FigureKind kind_of(bool compared, const std::string& metric);
 
 /// Returns the spread to assume without any record: scale 0.01 for an NVIDIA GPU, else 0.05, with 2 degrees of freedom.
@@ -28,12 +27,11 @@ Spread default_spread(const std::string& device);
 /// Json::exception for an entry without scale or freedom.
 Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment, FigureKind kind);
 
-/// Returns spread_in() of the file findings/spread.json in source_root(). The file is read once. A missing or
-/// unreadable file counts as empty.
+/// Returns spread_in() of findings/spread.json in source_root(), which is read once. A missing or unreadable file
+/// counts as empty.
 Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind);
 
-/// The form of a spread in a record, with `scale`, `freedom` and `between`. The oldest records have no `between`; for
-/// these, spread_from_json() sets `between` to 1.
+/// The form of a spread in a record. The oldest records have no `between`, for which spread_from_json() takes 1.
 Json to_json(const Spread& spread);
 Spread spread_from_json(const Json& json);
 
@@ -45,7 +43,6 @@ std::string without_units(const std::string& device);
 std::string with_one_unit(std::string text);
 /// "cuda" if the device's name begins with "NVIDIA", else "cpu".
 std::string kind_of_device(const std::string& device);
-/// "ratio", "share" or "absolute".
 std::string name(FigureKind kind);
 
 }  // namespace attn

@@ -20,8 +20,8 @@ constexpr int resamples = 2000;
 // median with probability 2 * 0.5^rounds. This probability is below 5 % for six rounds or more.
 constexpr int min_rounds_for_ci = 6;
 
-/// The median of a series, and medians of resamples: rounds drawn from the series with replacement. The samples are
-/// sorted once. The median of a resample is then a weighted median, which takes one pass over the samples.
+/// The median of a series, and medians of resamples: rounds drawn from the series with replacement. Because the samples
+/// are sorted once, the median of a resample takes one pass over them.
 class Resampler {
  public:
   explicit Resampler(const Series& series) {
@@ -42,8 +42,7 @@ class Resampler {
   }
 
   double draw(std::mt19937_64& random) {
-    // A single round does not show the spread between rounds. So the lowest or the highest sample of the round is
-    // drawn.
+    // A single round does not show the spread between rounds, so its extremes stand for it.
     if (rounds() == 1) return random() >> 63 ? sorted_.back().value : sorted_.front().value;
     weights_.assign(rounds(), 0);
     size_t total = 0;
@@ -135,16 +134,15 @@ std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, con
     }
   }
 
-  // Each test of the interval's width takes a bootstrap, during which the device cools down. Frequent tests would also
-  // stop at intervals that are narrow by chance. So there are few tests: from one test to the next the number of rounds
-  // usually grows by about a quarter.
+  // Each test of the interval's width takes a bootstrap, during which the device cools down, and frequent tests would
+  // stop at intervals that are narrow by chance. So the rounds grow by about a quarter between tests.
   int next_look = std::max({policy.min_rounds, min_rounds_for_ci,
                             (policy.min_samples + policy.samples_per_round - 1) / policy.samples_per_round});
   for (int rounds = 1;; ++rounds) {
     // Only whole rounds are kept, so that the series of all subjects stay paired.
     std::vector<Series> current(subjects.size());
     for (size_t turn = 0; turn < subjects.size(); ++turn) {
-      // Subjects take turns A B C, then C B A, so that a drift that is linear over two rounds cancels.
+      // A B C, then C B A, so that a drift that is linear over two rounds cancels.
       const size_t subject = rounds % 2 == 1 ? turn : subjects.size() - 1 - turn;
       for (int i = 0; i < policy.samples_per_round; ++i) {
         if (interrupted && interrupted()) return finish("interrupted");

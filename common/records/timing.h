@@ -56,11 +56,10 @@ struct Measured {
   std::string stop;            // as Timing::stop
 };
 
-/// Samples the subjects in turn (A B C C B A A B C ...) until the interval of the first series of each subject is
-/// narrow enough, or, after at least min_rounds rounds, the policy's budget_s or max_samples is reached. `interrupted`
-/// is polled before each sample. After an interruption the unfinished round is left out for all subjects; without a
-/// finished round, `series` is empty. `after_round` is called after each round. Throws std::runtime_error if a sample
-/// after the warm-up is not a finite number above 0.
+/// Samples the subjects in turn (A B C C B A A B C ...) until the interval of each subject's first series is narrow
+/// enough or, after at least min_rounds rounds, budget_s or max_samples is reached. `interrupted` is polled before each
+/// sample. After an interruption the unfinished round is left out for all subjects; without a finished round, `series`
+/// is empty. Throws std::runtime_error if a sample after the warm-up is not a finite number above 0.
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
                                           const std::function<bool()>& interrupted = {},
                                           const std::function<void()>& after_round = {});
@@ -72,9 +71,9 @@ Estimate bootstrap_median(const Series& series, uint64_t seed);
 /// Statistics of a series; n = 0 without samples.
 Timing summarize(const Series& series, Scope scope, std::string stop, uint64_t seed);
 
-/// Median of the ratios contender / baseline, with a bootstrap interval over rounds. Sample i of the contender in a
-/// round is divided by sample i of the baseline in the same round. The two series must have the same number of rounds.
-/// Where a round has more samples in one series, the surplus samples are left out.
+/// Median of the ratios contender / baseline, with a bootstrap interval over rounds. Each ratio is of sample i of a
+/// round in both series; surplus samples of a round are left out. Throws std::invalid_argument if the series differ in
+/// the number of rounds.
 Estimate ratio(const Series& baseline, const Series& contender, uint64_t seed);
 
 struct ScalingPoint {
@@ -82,8 +81,8 @@ struct ScalingPoint {
   Estimate time;
 };
 /// Exponent b of time = a * x^b by least squares in log-log space. The interval of b follows from the intervals of the
-/// times: the times are independent, so the squares of their contributions add up. Throws std::invalid_argument without
-/// two points of different x, and if an x, or the lower end of a time's interval, is not above 0.
+/// times, which are independent, so that the squares of their contributions add up. Throws std::invalid_argument
+/// without two points of different x, and if an x, or the lower end of a time's interval, is not above 0.
 Estimate scaling_exponent(std::span<const ScalingPoint> points);
 
 }  // namespace attn

@@ -9,13 +9,12 @@
 
 namespace attn {
 
-/// Many binaries in one file. An application can ship the binaries of all its kernels in one archive, and load them in
-/// one step. Metal calls such a file a binary archive. The file is written to a temporary name and renamed; each entry
-/// has a checksum.
+/// The binaries of many kernels in one file, which an application can ship and load in one step. Metal calls such a
+/// file a binary archive. save() writes to a temporary name and renames the file. Each entry has a checksum.
 class PipelineArchive {
  public:
-  /// Reads an archive. Throws BadInput if the file is missing or is no archive. Leaves out damaged entries, counts them
-  /// and logs a warning. If an entry's length is damaged, the rest of the file counts as one damaged entry.
+  /// Throws BadInput if the file is missing or is no archive. Leaves out damaged entries, counts them and logs a
+  /// warning. If an entry's length is damaged, the rest of the file counts as one damaged entry.
   static PipelineArchive load(const std::string& path);
   void add(const std::string& cache_key, const Binary& binary) { entries_[cache_key] = binary; }
   const Binary* find(const std::string& cache_key) const;

@@ -10,10 +10,9 @@
 namespace attn {
 namespace {
 
-// FNV-1a over words of 8 bytes. Each step also mixes the high half of the sum into the low half. Each step is
+// FNV-1a over words of 8 bytes; each step also mixes the high half of the sum into the low half. Each step is
 // invertible, so damage to a single word always changes the checksum. Other damage goes unnoticed with a probability of
-// about 2^-64. The checksum only detects damage. For identity the project uses SHA-256, which has a twentieth of the
-// speed.
+// about 2^-64. SHA-256, which the project uses for identity, has a twentieth of the speed.
 std::string checksum(std::string_view bytes) {
   uint64_t sum = 0xcbf29ce484222325 ^ bytes.size();
   while (!bytes.empty()) {
@@ -66,7 +65,7 @@ std::optional<Binary> deserialize(const std::string& cache_key, std::string_view
     binary.threadgroup_bytes = head.at("threadgroup_bytes");
     binary.code = body.substr(head_end + 1);
     return binary;
-  } catch (const nlohmann::json::exception&) {  // a field is missing, or has another type
+  } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
 }

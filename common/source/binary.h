@@ -10,7 +10,6 @@
 
 namespace attn {
 
-/// Seconds spent in each phase of a compilation.
 struct CompileTimes {
   double front_end_s = 0;
   double optimizer_s = 0;
@@ -24,7 +23,6 @@ struct CompileTimes {
   }
 };
 
-/// Machine code and its properties.
 struct Binary {
   std::string key;
   std::string source_sha256;  // attn::source_sha256() of the source
@@ -38,10 +36,10 @@ struct Binary {
   FunctionConstants run_time;     // values that Device::load() sets; not part of the code, and not in a file
 };
 
-/// Returns a binary as a text: a line with the checksum of the rest of the text, a line of JSON, and the code. The JSON
-/// has the cache key, so deserialize() refuses a text that lies under the name of another entry.
+/// Returns a text: a line with the checksum of the rest of the text, a line of JSON, and the code. The JSON has the
+/// cache key, so that deserialize() refuses the text of another entry.
 std::string serialize(const std::string& cache_key, const Binary& binary);
-/// Returns nullopt if the text is not exactly the text that serialize() wrote for this key.
+/// Returns nullopt if serialize() did not write the text for this key, or the text is damaged.
 std::optional<Binary> deserialize(const std::string& cache_key, std::string_view text);
 
 }  // namespace attn

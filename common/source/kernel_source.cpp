@@ -23,7 +23,6 @@ namespace {
 
 constexpr std::string_view assembler_key = "assembler";  // differs from all constants, whose names are upper case
 
-// Returns an iterator to `name` in the sorted entries, or to where `name` would be inserted.
 template <typename Entries>
 auto place_of(Entries& entries, std::string_view name) {
   return std::lower_bound(entries.begin(), entries.end(), name,
@@ -96,8 +95,8 @@ std::string KernelSource::key() const {
 
 namespace {
 
-/// Parses the entry, the function constants and the assembler's option of "flash_forward[BLOCK_C=128,...]". Returns
-/// nullopt if the text has anything else.
+/// Parses a key without fragments, "flash_forward[BLOCK_C=128,...]". Returns nullopt if the text is no such key, or if
+/// the key has a replaced header or a run-time constant.
 std::optional<KernelSource> parse_source(std::string_view text) {
   const size_t open = text.find('[');
   if (open == text.npos || text.back() != ']') return std::nullopt;
@@ -162,7 +161,6 @@ std::string cxx_prologue(const KernelSource& source, const std::function<std::st
 size_t KernelSourceHash::operator()(const KernelSource& source) const {
   size_t hash = source.path.size();
   const auto mix = [&hash](size_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u; };  // 2^64 / golden ratio
-  // Hashes only what is quick to hash, above all the values that differ between variants of a kernel.
   mix(std::hash<std::string>()(source.entry));
   for (const auto& [name, value] : source.constants) mix(static_cast<size_t>(value));
   for (const auto& [name, body] : source.includes) mix(body.size());
@@ -173,8 +171,8 @@ size_t KernelSourceHash::operator()(const KernelSource& source) const {
 
 namespace {
 
-/// If this code is in an installed libattn, returns the folder of the sources that were installed with that libattn.
-/// Returns an empty text if this code is in the libattn of a build folder, or in a program.
+/// Returns the folder of the sources that were installed with the libattn that has this code; an empty text if this
+/// code is in the libattn of a build folder, or in a program.
 std::string installed_sources() {
   Dl_info here{};
   if (!dladdr(reinterpret_cast<const void*>(&source_root), &here)) return {};
@@ -267,12 +265,10 @@ void collect(const KernelSource& source, const std::string& path, std::set<std::
   });
 }
 
-/// Returns C++ text without its comments. Text in quotes does not change.
 std::string without_comments(std::string_view text) {
   std::string kept;
   kept.reserve(text.size());
   char quote = 0;  // the quote with which the current literal began
-  // Whether a comment or a literal may begin with c.
   const auto may_begin = [](char c) { return c == '/' || c == '"' || c == '\''; };
   for (size_t i = 0; i < text.size(); ++i) {
     if (!quote) {
@@ -322,8 +318,7 @@ std::string without_words(std::string line) {
   return line;
 }
 
-/// Returns the text as the dialects other than Metal need it. Of an #ifdef __METAL_VERSION__ only the lines between
-/// #else and #endif stay. In the lines that stay, the words of spaces.h are replaced (without_words()).
+/// Returns the text for the dialects other than Metal: without Metal's lines and the words of spaces.h.
 std::string without_metal(std::string_view text) {
   enum class Block { other, metal, after_else };
   std::vector<Block> open;  // the blocks of #if in which a line stands
@@ -366,7 +361,7 @@ void expand(const KernelSource& source, const std::string& path, std::set<std::s
   });
 }
 
-/// Whether a file is not C++. Such a file includes no other file.
+/// Whether a file is not C++, and so includes no other file.
 bool is_whole(const std::string& path) { return is_program(path) || is_machine_code(path); }
 
 }  // namespace

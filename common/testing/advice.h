@@ -1,5 +1,4 @@
-// Checks the advice of claims against a hand-written table of the words that each advice must have. The checks make
-// findings on either side of a claim's threshold, and compare the advice of these findings with the table.
+// Checks the advice of claims against a hand-written table of the words that each advice must have.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,25 +13,24 @@
 
 namespace attn::test {
 
-/// Most claims compare two ways to do the same work. Their figures are quotients: the time of the second way divided by
-/// the time of the first way. So a small figure speaks for the second way. A Choice is the way that an advice chooses.
+/// Most claims compare two ways to do the same work. Their figure is the time of the second way divided by the time of
+/// the first, so a figure below 1 speaks for the second way. A Choice is the way that an advice chooses.
 enum class Choice { none, first, second };
 
-/// What the advice must say where the figure lies on one side of the threshold: a part of its words, and the way that
-/// it chooses. `none`: the advice states what to expect, and chooses nothing.
+/// What an advice must say: a part of its words, and the way that it chooses. `none`: the advice states what to expect,
+/// and chooses no way.
 struct AdviceSide {
   std::string words;
   Choice chooses = Choice::none;
 };
 
-/// A row of the table: what the advice of a claim must say below and above the threshold. A row does not depend on the
-/// claim's operator or on the order of the claim's two advices, so the checks find a mistake in the operator or in the
-/// order.
+/// A row of the table: what the advice of a claim must say where the figure lies below and above the threshold. A row
+/// does not name the claim's operator or verdict, so the checks find a wrong operator and exchanged advices.
 struct AdviceRow {
   std::string id;
   AdviceSide below, above;
-  /// The second way has merits apart from its time, such as pages, or a cache of 8 bits. If so, an advice may choose
-  /// the second way even where this way takes somewhat longer.
+  /// The second way has merits apart from its time, such as a cache of 8 bits. An advice may choose it even where it
+  /// takes somewhat longer.
   bool merits = false;
 };
 
@@ -48,8 +46,8 @@ inline Json finding_with(const Claim& claim, double value) {
   return make_finding("test", "test", claim.hypothesis, conclusion, "r");
 }
 
-/// If the words name the threshold, checks that they also name the right side of the threshold. The advice of a
-/// supported claim may name no side, and must not say "do not expect" or "do not plan".
+/// If the words name the threshold, checks that they name the right side of it. The advice of a supported claim may
+/// name no side, and must not say "do not expect" or "do not plan".
 inline void expect_side(const std::string& words, bool above, bool supported, const std::string& where) {
   static const std::regex quantity(
       "(at most|at least|more than|less than|above|below|[Dd]o not expect|[Dd]o not plan)"
@@ -71,10 +69,9 @@ inline void expect_side(const std::string& words, bool above, bool supported, co
 }
 
 /// For each claim, makes a finding below the threshold and a finding above it, and compares their advice with the
-/// table. The table has a row for each claim that advises. If an advice chooses a way, also checks that all figures on
-/// the advice's side of the threshold speak for this way (AdviceRow::merits is an exception). Example: with a threshold
-/// of 0.6, a figure of 0.8 is above the threshold, and still speaks for the second way. So the advice above this
-/// threshold must not choose the first way.
+/// table, which must have a row for each claim that advises. An advice that chooses a way must be right for all figures
+/// on its side of the threshold (except with AdviceRow::merits). For example, if the threshold is 0.6, the advice above
+/// it must not choose the first way, because a figure of 0.8 still speaks for the second way.
 inline void expect_advice(const std::vector<Claim>& claims, const std::vector<AdviceRow>& table) {
   size_t advising = 0;
   for (const Claim& claim : claims) {

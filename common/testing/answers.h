@@ -1,4 +1,4 @@
-// Answers (common/experiment/answer.h) about a made-up device, for tests of the content of an experiment's answer.
+// Answers (common/experiment/answer.h) about a made-up device.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 
 namespace attn::test {
 
-/// Returns the answer of a run in which each case took seconds(case). The run has no claims and no recorded findings.
+/// Returns the answer of a run in which each case took seconds(case).
 inline Json made_up_answer(const AnswerSpec& spec, const std::vector<Case>& cases,
                            const std::function<double(const Case&)>& seconds,
                            const std::function<void(Case&)>& complete = {}) {
@@ -51,7 +51,6 @@ inline std::vector<std::string> unknown_claims(const AnswerSpec& spec, const std
   return unknown;
 }
 
-/// Returns the claims of two devices in one list.
 inline std::vector<Claim> both(std::vector<Claim> claims, const std::vector<Claim>& others) {
   claims.insert(claims.end(), others.begin(), others.end());
   return claims;

@@ -15,7 +15,7 @@ namespace attn::test {
 /// CUDA device, or the machine has no NVRTC.
 std::unique_ptr<Device> open_hopper_compiler();
 
-/// A test that needs NVRTC. The test is skipped on a machine without NVRTC, and in a build without the CUDA device.
+/// A test that needs NVRTC, and is skipped without it.
 class CudaCompilerTest : public testing::Test {
  protected:
   void SetUp() override {

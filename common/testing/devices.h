@@ -48,8 +48,7 @@ inline DeviceInfo metal() {
   return info;
 }
 
-/// Returns a GPU without TMA. A test needs no CUDA driver to make launches for this GPU: only TMA's tensor maps need
-/// the driver.
+/// Returns a GPU without TMA. Its launches can be made without a CUDA driver, which only TMA's tensor maps need.
 inline DeviceInfo ampere() {
   DeviceInfo info = hopper();
   info.arch = "sm_80";

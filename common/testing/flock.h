@@ -1,5 +1,5 @@
-// Takes the place of the C library's flock() in a test program, so that a test can run as on a file system without
-// locks. Only one file of a program may include this header.
+// Replaces the C library's flock() in a test program, so that a test can run as on a file system without locks. Only
+// one file of a program may include this header.
 #pragma once
 
 #include <sys/file.h>

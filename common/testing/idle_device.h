@@ -1,5 +1,4 @@
-// A device that runs nothing and records its launches. Tests use this device to check that the launches of a plan are
-// made.
+// A device that runs nothing and records its launches, for tests that the launches of a plan are made.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,9 +19,9 @@
 
 namespace attn::test {
 
-/// A launch as a device sees it. `kernel` is the kernel's key, which contains all of its function constants.
+/// A launch as a device sees it.
 struct Ran {
-  std::string kernel;
+  std::string kernel;  // its key, which has all of its function constants
   Grid grid;
   uint32_t threads = 1;
   size_t threadgroup_bytes = 0;
@@ -34,7 +33,6 @@ struct Ran {
   }
 };
 
-/// A device whose memory is host memory, and whose kernels have only a name.
 class IdleDevice : public Device {
  public:
   explicit IdleDevice(DeviceInfo info) { info_ = std::move(info); }
@@ -64,8 +62,8 @@ class IdleDevice : public Device {
     return std::vector<double>(std::max<size_t>(encoder.timestamps(), 1) - 1);
   }
 
-  /// Calls encode(encoder) twice, and returns the launches that the second call encodes. The first call may also encode
-  /// launches that belong to no plan, for example for the lists of key blocks of a mask.
+  /// Calls encode(encoder) twice, and returns the launches of the second call: the first may also encode launches of no
+  /// plan, for example for the lists of key blocks of a mask.
   template <typename Encode>
   std::vector<Ran> runs_of(const Encode& encode) {
     CommandEncoder first, encoder;
@@ -97,8 +95,8 @@ inline std::vector<Ran> planned(const Plan& plan) {
   return launches;
 }
 
-/// Calls visit(changed, text) once for each function constant of each launch. `changed` is the plan with only this
-/// constant changed, and the text says what was changed.
+/// Calls visit(changed, text) for each function constant of each launch. `changed` is the plan with only this constant
+/// changed; `text` names the change.
 template <typename PlanOrCasePlan, typename Visit>
 void for_each_changed(const PlanOrCasePlan& plan, const Visit& visit) {
   for (size_t i = 0; i < plan.launches.size(); ++i) {
@@ -110,9 +108,8 @@ void for_each_changed(const PlanOrCasePlan& plan, const Visit& visit) {
   }
 }
 
-/// Changes each function constant of the plan in turn. make_launch(device, pipelines, plan) makes a launch of the plan,
-/// and encode(launch, encoder) encodes the launch. Expects that the device then runs the kernels of the changed plan,
-/// on the grids of the changed plan.
+/// Changes each function constant of the plan in turn, and expects that the launch of make_launch(device, pipelines,
+/// changed plan), encoded by encode(launch, encoder), runs the kernels of the changed plan on its grids.
 template <typename MakeLaunch, typename Encode>
 void expect_plan_runs(const DeviceInfo& info, const Plan& plan, const MakeLaunch& make_launch, const Encode& encode) {
   SCOPED_TRACE(info.spec);

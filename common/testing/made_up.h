@@ -5,8 +5,8 @@
 
 namespace attn::test {
 
-/// Returns the comparison of a baseline and a contender that take these seconds, with narrow intervals. The times are
-/// with cold caches, because judge() decides nothing about memory-bound cases with warm caches.
+/// Returns a comparison with narrow intervals. The times are with cold caches, because judge() decides nothing about
+/// memory-bound cases with warm caches.
 inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double contender_s) {
   const double ratio = contender_s / baseline_s;
   const auto timing = [](double seconds) {
@@ -21,8 +21,7 @@ inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double
           .time = {timing(baseline_s), timing(contender_s)}};
 }
 
-/// Returns Processes with a small spread. So the interval of the next run is about as narrow as the interval of a
-/// made-up comparison, and judge() decides.
+/// Returns Processes with so small a spread that judge() decides about made-up comparisons.
 inline Processes steady_processes() {
   const Spread little{1e-4, 30};
   return {.spreads = {{FigureKind::ratio, little}, {FigureKind::share, little}, {FigureKind::absolute, little}}};

@@ -1,5 +1,5 @@
-// main() of the test binaries. main() runs GoogleTest. If every test was skipped or no test was selected, main()
-// returns 77, which ctest reports as a skipped test.
+// main() of the test binaries. If every test was skipped or no test was selected, it returns 77, which ctest reports as
+// a skipped test.
 #include <gtest/gtest.h>
 
 int main(int argc, char** argv) {

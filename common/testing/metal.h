@@ -10,7 +10,6 @@
 
 namespace attn::test {
 
-/// A suite that skips itself in a build without the emulated device.
 class MetalProgramTest : public ProgramTest {
  protected:
   explicit MetalProgramTest(const std::string& program) : ProgramTest(program) {}
@@ -18,8 +17,7 @@ class MetalProgramTest : public ProgramTest {
     if (!Device::is_built("metal")) GTEST_SKIP() << "this build has no metal device";
   }
 
-  /// Expects that the run has `cases` cases with these axes ("head_dim=40 causal=1"), that it skips no case, and that
-  /// all cases are right.
+  /// Expects that the run with these axes ("head_dim=40 causal=1") has `cases` cases, all right and none skipped.
   void expect_right(int cases, const std::string& axes) const {
     const Outcome outcome = run_line("--device metal:emulated --only verify" + options(axes));
     EXPECT_EQ(outcome.status, 0) << axes << "\n" << outcome.err;
@@ -27,7 +25,6 @@ class MetalProgramTest : public ProgramTest {
     EXPECT_NE((outcome.out + outcome.err).find(expected), std::string::npos) << axes << ": not '" << expected << "'\n"
                                                                              << outcome.out << outcome.err;
   }
-  /// Returns the lines that --dry-run prints for the cases with these axes.
   std::string dry_run(const std::string& axes) const {
     return run_line("--device metal:emulated --dry-run" + options(axes)).out;
   }

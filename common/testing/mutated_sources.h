@@ -1,4 +1,4 @@
-// Kernels that are broken on purpose. Tests use these kernels to see whether the checks find the errors.
+// Kernels that are broken on purpose, for tests that the checks find the errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 namespace attn::test {
 
-/// Returns the text of a file of the source tree, and the place of its first `from`. Throws std::runtime_error if the
+/// Returns the text of a file of the source tree, and the index of its first `from`. Throws std::runtime_error if the
 /// file has no `from`.
 inline std::pair<std::string, size_t> find_in_source(const std::string& file, const std::string& from) {
   std::ifstream in(std::filesystem::path(source_root()) / file);
@@ -30,8 +30,8 @@ inline std::pair<std::string, size_t> find_in_source(const std::string& file, co
   return {std::move(text), at};
 }
 
-/// Expects that the source tree has the text that each mutation replaces. `file_of` returns the file of a mutation.
-/// Kernels that cannot run on this machine are checked too, because somebody may edit these kernels here.
+/// Expects that the source tree has the text that each mutation replaces, also in kernels that cannot run on this
+/// machine. `file_of` returns the file of a mutation.
 template <typename Mutations, typename FileOf>
 void expect_texts_in_sources(const Mutations& mutations, const FileOf& file_of) {
   for (const auto& mutation : mutations) EXPECT_NO_THROW(find_in_source(file_of(mutation), mutation.from));
@@ -69,9 +69,8 @@ class MutatedSources {
 };
 
 /// Expects that a check finds the error of a broken kernel. `passes` runs the kernel on a device and returns whether
-/// the check passes; `tested` is the device under test. AddressSanitizer may find the error first and then ends the
-/// process. So, unless `tested` is a cuda device, a build with AddressSanitizer runs the kernel in a child process, on
-/// a cpu device with one thread.
+/// the check passes. AddressSanitizer may find the error first and end the process. So, unless the device under test is
+/// a cuda device, a build with AddressSanitizer runs the kernel in a child process, on a cpu device with one thread.
 inline void expect_caught(Device& tested, const std::function<bool(Device&)>& passes, std::string_view what) {
   if (!on_cuda && std::string_view(ATTN_SANITIZE).find("address") != std::string_view::npos) {
     EXPECT_EXIT(

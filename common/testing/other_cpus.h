@@ -1,5 +1,5 @@
-// Tests whether kernels compile for other CPUs than the host's. Only for tests in files named cpu_*_test.cpp, because
-// this header needs a build with the CPU device.
+// Tests whether kernels compile for other CPUs than the host's. Only for tests in files cpu_*_test.cpp, because this
+// header needs a build with the cpu device.
 #pragma once
 
 #include <gtest/gtest.h>

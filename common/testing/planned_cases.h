@@ -12,9 +12,9 @@
 
 namespace attn::test {
 
-/// Takes the experiment's cases with these values of axes ("q_len=32") on the device, and leaves out cases that the
-/// device cannot run. Changes each function constant of a case's plan in turn, makes the problem of the changed plan,
-/// and expects that the device then runs the kernels of the changed plan, on the grids of the changed plan.
+/// Takes the experiment's cases with these values of axes ("q_len=32") that the device can run. Changes each function
+/// constant of a case's plan in turn, and expects that the problem of the changed plan runs the kernels of the changed
+/// plan on its grids.
 inline void expect_problems_run_their_plans(const ExperimentSpec& experiment, const DeviceInfo& info,
                                             const std::vector<std::string>& axes) {
   SCOPED_TRACE(info.spec);

@@ -1,4 +1,4 @@
-// Tests that run programs of the build as a user runs them.
+// For tests that run programs of the build as a user runs them.
 #pragma once
 
 #include <fcntl.h>
@@ -22,8 +22,8 @@
 
 namespace attn::test {
 
-/// Options of a run that takes the fewest samples with which a claim may be decided. A busy machine prolongs such a run
-/// little. The budget is so large that no machine uses it up.
+/// Options of a run with the fewest samples with which a claim may be decided. The budget is so large that no machine
+/// uses it up.
 inline const std::string few_samples = " --budget 600 --samples 6 ";
 
 struct Outcome {
@@ -31,8 +31,7 @@ struct Outcome {
   std::string out, err;
 };
 
-/// A test of one program. The program runs in a folder of its own. The programs of all tests share a cache of compiled
-/// kernels.
+/// A test of one program, which runs in a folder of its own. All tests share a cache of compiled kernels.
 class ProgramTest : public testing::Test {
  protected:
   explicit ProgramTest(const std::string& program) : program_(std::filesystem::path(ATTN_BINARY_DIR) / program) {
@@ -58,8 +57,7 @@ class ProgramTest : public testing::Test {
     return all;
   }
 
-  /// Returns the findings in findings.jsonl, without the headers of runs. Expects that the header of each finding's run
-  /// comes before the finding.
+  /// Returns the findings in findings.jsonl. Expects the header of a finding's run before the finding.
   std::vector<Json> findings() const {
     std::vector<Json> all;
     std::set<std::string> runs;
@@ -104,8 +102,8 @@ class ProgramTest : public testing::Test {
   Outcome run(const std::vector<std::string>& arguments, const std::string& in = "/dev/null") const {
     return finish(start(arguments, "run", in));
   }
-  /// Runs the program with the arguments of `line`, which are separated by blanks. An empty argument, or an argument
-  /// with blanks, stands between single quotes.
+  /// Runs the program with the arguments of `line`, separated by blanks. Single quotes hold an argument that is empty
+  /// or has blanks.
   Outcome run_line(const std::string& line) const {
     std::vector<std::string> arguments;
     std::istringstream words(line);
@@ -122,8 +120,8 @@ class ProgramTest : public testing::Test {
             text_of(path("run.err"))};
   }
 
-  /// Returns false if the schema refuses a record of the files. Without python3-jsonschema this function prints that
-  /// nothing is checked, and returns true.
+  /// Returns false if the schema refuses a record of the files. Without python3-jsonschema prints that nothing is
+  /// checked, and returns true.
   bool schema_accepts(const std::vector<std::string>& files) const {
     std::string command = ATTN_SOURCE_DIR "/findings/validate";
     for (const std::string& file : files) command += " " + path(file).string();
@@ -136,7 +134,7 @@ class ProgramTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-/// A test of a program that runs on the cpu device. The test is skipped in a build without this device.
+/// A test of a program that runs on the cpu device; skipped in a build without this device.
 class CpuProgramTest : public ProgramTest {
  protected:
   using ProgramTest::ProgramTest;

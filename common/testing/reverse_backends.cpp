@@ -1,5 +1,5 @@
-// Replaces common/backends/backends.cpp in the programs of some tests. The devices are the reverse device, a bare
-// device without any kernel, and the cpu, which oracles need.
+// Replaces common/backends/backends.cpp in the programs of some tests. Apart from the cpu, which oracles need, there
+// are the reverse device and a bare device without any kernel.
 #include <cstdlib>
 
 #include "common/backends/backends.h"

@@ -5,15 +5,13 @@
 
 namespace attn::test {
 
-/// Takes every `nth` case of nested loops, beginning with the first case. Takes every case if $ATTN_TEST_ALL is set, as
-/// it is for the ctest tests NAME.all and for the tests of a GPU. Else Some still takes each value of each loop if the
-/// loops are long enough, and if no loop's number of values has a factor in common with `nth`.
+/// Takes every `nth` case of nested loops, beginning with the first; every case if $ATTN_TEST_ALL is set. Each value of
+/// each loop is still taken if the loops are long enough, and if no loop's number of values has a factor in common with
+/// `nth`.
 class Some {
  public:
   explicit Some(int nth) : nth_(all() ? 1 : nth) {}
-  /// Whether the test runs all cases.
   static bool all() { return std::getenv("ATTN_TEST_ALL") != nullptr; }
-  /// Whether to skip the next case.
   bool skips() { return next_++ % nth_ != 0; }
 
  private:

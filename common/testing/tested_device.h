@@ -24,8 +24,7 @@ inline Device& device() {
   return *opened;
 }
 
-/// Kernels for the device under test, kept on disk in the build folder. All test processes share this folder, so a
-/// kernel is compiled once for all of them.
+/// Kernels for the device under test, in a folder that all test processes share, so that a kernel is compiled once.
 inline PipelineCache& pipelines() {
   static PipelineCache cache(device(), ATTN_TEST_KERNELS);
   return cache;

@@ -4,10 +4,9 @@
 
 #include "common/attention/kernels/attention.h"
 
-/// The result over the prefix is prefix_o [heads, batch, HEAD_DIM] and prefix_lse [heads, batch]. The result over a
-/// sequence's own keys is own_o [batch, heads, HEAD_DIM] and own_lse [batch, heads]. All four are f32. The joined
-/// result is o [batch, heads, 1, HEAD_DIM], of OUT_TYPE, and lse [batch, heads], which is f32 and may be null.
-/// Log-sum-exps are natural logarithms; the log-sum-exp over no keys is -infinity.
+/// Over the prefix: prefix_o [heads, batch, HEAD_DIM] and prefix_lse [heads, batch]. Over a sequence's own keys: own_o
+/// [batch, heads, HEAD_DIM] and own_lse [batch, heads]. Joined: o [batch, heads, 1, HEAD_DIM], of OUT_TYPE, and lse
+/// [batch, heads], which may be null. Log-sum-exps are natural logarithms, and -infinity over no keys.
 struct MergeParams {
   const GLOBAL float *prefix_o, *prefix_lse, *own_o, *own_lse;
   GLOBAL void* o;

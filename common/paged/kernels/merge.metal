@@ -1,5 +1,4 @@
-// Joins two results by their log-sum-exps. merge.h describes the parameters. This kernel has not run on Apple hardware
-// yet.
+// Joins two results by their log-sum-exps. merge.h describes the parameters. Not run on Apple hardware yet.
 //
 // Function constants: HEAD_DIM (a multiple of 4), OUT_TYPE. Grid: (heads, batch). A threadgroup has HEAD_DIM / 4
 // threads.
@@ -14,7 +13,7 @@ kernel void merge(constant MergeParams& p [[buffer(0)]], uint3 group [[threadgro
   const float prefix_lse = p.prefix_lse[prefix], own_lse = p.own_lse[own];
   const bool strange = (!is_finite(prefix_lse) && !is_minus_infinity(prefix_lse)) ||
                        (!is_finite(own_lse) && !is_minus_infinity(own_lse));
-  // A result over no keys has a log-sum-exp of -infinity and no weight.
+  // A result over no keys has no weight.
   const float of_prefix = is_finite(prefix_lse) ? prefix_lse : lowest_score;
   const float of_own = is_finite(own_lse) ? own_lse : lowest_score, larger = max(of_prefix, of_own);
   const float prefix_weight = is_finite(prefix_lse) ? fast::exp2((of_prefix - larger) * log2_e) : 0.0f;

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t max_int = INT32_MAX;
 
-/// Returns the message of the exception of type `Exception` that the call throws, or "no error".
+/// The message of the `Exception` that the call throws, or "no error".
 template <typename Exception>
 std::string error_of(const std::function<void()>& call) {
   try {
@@ -47,7 +47,6 @@ std::vector<int32_t> pages_of(const PagedKvCache& cache, SequenceId id) {
 using Pages = std::vector<int32_t>;
 using Spans = std::vector<TableSpan>;
 
-/// A cache of 8 pages of 4 tokens, for 3 sequences of at most 5 pages, and its first sequence.
 class PagedKvCacheTest : public testing::Test {
  protected:
   PagedKvCache cache{{.pages = 8, .page_size = 4, .max_sequences = 3, .max_pages = 5}};
@@ -121,7 +120,7 @@ TEST_F(PagedKvCacheTest, AnAppendToASharedPageCopiesThePage) {
   EXPECT_EQ(cache.append(a, 4), (PageCopy{.from = 1, .to = 2, .tokens = 2}));
   EXPECT_EQ(pages_of(cache, a), Pages({0, 2, 3}));
   EXPECT_EQ(pages_of(cache, b), Pages({0, 1}));
-  EXPECT_EQ(cache.append(b, 1), std::nullopt) << "b alone holds the page now";
+  EXPECT_EQ(cache.append(b, 1), std::nullopt) << "copied a page that b alone holds";
   EXPECT_EQ(pages_of(cache, b), Pages({0, 1}));
 }
 
@@ -239,12 +238,12 @@ TEST_F(PagedKvCacheTest, ExhaustionChangesNothing) {
     const PagedKvCache before = cache;
     EXPECT_EQ(error_of<CacheFull>([&] { cache.append(c, 3); }),
               "paged cache: append needs 2 more pages; 1 of 8 are free")
-        << "one of the 2 pages is for the copy";
+        << "did not count the page for the copy";
     EXPECT_EQ(error_of<CacheFull>([&] { cache.create(); }), "paged cache: all 3 rows have a sequence");
     EXPECT_EQ(error_of<CacheFull>([&] { cache.fork(a); }), "paged cache: all 3 rows have a sequence");
     EXPECT_EQ(cache, before);
   }
-  EXPECT_EQ(cache.append(c, 2), (PageCopy{.from = 6, .to = 7, .tokens = 2})) << "the last page is for the copy";
+  EXPECT_EQ(cache.append(c, 2), (PageCopy{.from = 6, .to = 7, .tokens = 2})) << "did not copy to the last free page";
   cache.append(b, 2);
   const PagedKvCache before = cache;
   EXPECT_NE(error_of<CacheFull>([&] { cache.append(b, 1); }), "no error");
@@ -252,20 +251,20 @@ TEST_F(PagedKvCacheTest, ExhaustionChangesNothing) {
 }
 
 TEST_F(PagedKvCacheTest, EachChangeIsReturnedOnce) {
-  EXPECT_EQ(cache.take_changes(), Spans()) << "the new table has no pages";
+  EXPECT_EQ(cache.take_changes(), Spans()) << "a new table has changes";
   const SequenceId b = cache.create();
   cache.append(b, 9);
   cache.append(a, 1);
   EXPECT_EQ(cache.take_changes(), Spans({{1, 0, 3}, {0, 0, 1}}));
   EXPECT_EQ(cache.take_changes(), Spans());
   cache.append(a, 3);
-  EXPECT_EQ(cache.take_changes(), Spans()) << "the page has room for the tokens";
+  EXPECT_EQ(cache.take_changes(), Spans()) << "a change although the page had room";
   cache.append(a, 5);
   EXPECT_EQ(cache.take_changes(), Spans({{0, 1, 3}}));
   const SequenceId c = cache.fork(b, 5);
   EXPECT_EQ(cache.take_changes(), Spans({{2, 0, 2}}));
   cache.append(c, 1);
-  EXPECT_EQ(cache.take_changes(), Spans({{2, 1, 2}})) << "c has a copy of its second page now";
+  EXPECT_EQ(cache.take_changes(), Spans({{2, 1, 2}})) << "not the entry of the page that was copied";
   cache.truncate(a, 2);
   EXPECT_EQ(cache.take_changes(), Spans({{0, 1, 3}}));
   cache.free(b);
@@ -326,7 +325,7 @@ TEST(ValidatePageTableTest, TheFirstWrongEntryIsNamed) {
     return bad_input([&] { validate_page_table(table, of_lengths, 4, 4, of_holders); });
   };
   const Pages sound = {0, 3, -1, 77, 3, 1};
-  EXPECT_EQ(error(sound, lengths), "no error") << "entries after a row's last token may be anything";
+  EXPECT_EQ(error(sound, lengths), "no error") << "an entry after a row's last token was refused";
   EXPECT_EQ(error(sound, lengths, holders), "no error");
   EXPECT_EQ(error({0, -1, 0, 0, 4, 1}, lengths), "page table: row 0, column 1: page -1; the pool has pages 0 to 3");
   EXPECT_EQ(error({0, 3, 0, 0, 4, 9}, lengths), "page table: row 2, column 0: page 4; the pool has pages 0 to 3");
@@ -351,9 +350,9 @@ TEST(ValidatePageTableTest, TheCachesOwnTableIsSound) {
   validate_page_table(cache.table(), cache.lengths(), 4, 6, cache.holders());
 }
 
-/// Performs the same operations on the cache, on a simulated device and on a simple model. The model has each
-/// sequence's tokens as a list. The device has the slots of the pool, and a copy of the page table to which only the
-/// changes are uploaded.
+/// Performs the same operations on the cache, on a simple model, and on a simulated device. The model has each
+/// sequence's tokens as a list. The device has the slots of the pool, and a page table to which only changes are
+/// uploaded.
 class Simulation {
  public:
   Simulation(const CacheSizes& sizes, uint64_t seed)
@@ -363,7 +362,6 @@ class Simulation {
         slots_(sizes.pages * sizes.page_size, nothing),
         mirror_(cache_.table()) {}
 
-  /// Performs one random operation, or one append to each sequence, and checks all results.
   void step() {
     switch (below(8)) {
       case 0:
@@ -454,7 +452,7 @@ class Simulation {
     sequences_.pop_back();
   }
 
-  /// Returns how many pages an append takes, computed from the model's lengths and the device's table.
+  /// Returns how many pages an append takes, by the model's lengths and the device's table.
   int64_t needed(const Sequence& sequence, int64_t tokens) const {
     const int64_t had = sequence.tokens.size(), size = sizes_.page_size;
     int64_t pages = (had + tokens + size - 1) / size - (had + size - 1) / size;
@@ -615,7 +613,7 @@ TEST(CacheSimulation, SequencesReadTheirOwnTokens) {
 TEST(CacheSimulation, NoPageIsLostAndMemoryDoesNotGrowInAThousandRounds) {
   Simulation simulation({.pages = 64, .page_size = 16, .max_sequences = 12, .max_pages = 16}, 7);
   const size_t bytes = simulation.cache().bytes();
-  EXPECT_GE(bytes, (12 * 16 + 64) * sizeof(int32_t)) << "at least the table and the holders";
+  EXPECT_GE(bytes, (12 * 16 + 64) * sizeof(int32_t)) << "less than the table and the holders";
   for (int round = 0; round < 1000; ++round) {
     for (int i = 0; i < 12; ++i) simulation.step();
     simulation.free_all();

@@ -1,7 +1,6 @@
-// Generation as in a server: prompts, steps of one token, forks, a sequence that ends, and another sequence that takes
-// the freed pages. PagedKvCache keeps the page table, and the device has the pool. After each launch the outputs of
-// every row must equal, within tolerance, the reference's attention over the tokens of the row's sequence. If the
-// caller makes a mistake, some row must differ. These tests run on the device under test.
+// Generation as in a server: prompts, steps of one token, forks, sequences that end, and new sequences that take the
+// freed pages. After each launch the outputs of every row must equal, within tolerance, the reference's attention over
+// the tokens of the row's sequence. If the caller makes a mistake, some row must differ. Runs on the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -57,7 +56,6 @@ DecodeConfig config_of(DType dtype, int64_t page_size, int64_t q_len) {
           .page_size = page_size};
 }
 
-/// A sequence of the cache, and the list of its tokens.
 struct History {
   SequenceId id;
   std::vector<uint64_t> tokens;  // numbers; a token's number determines its key and value
@@ -101,7 +99,6 @@ class Server {
     cache_.free(sequence.id);
   }
 
-  /// Makes room for new tokens, and writes their keys and values.
   void append(History& sequence, int64_t tokens) {
     const std::optional<PageCopy> copy = cache_.append(sequence.id, tokens);
     if (copy) {
@@ -254,8 +251,7 @@ class Server {
   int64_t reused_ = 0, uploaded_ = 0;
 };
 
-/// Generates from prompts of 37, 1, 23 and 48 tokens, in 64 steps. Returns the first error of the first wrong launch,
-/// or an empty text.
+/// Returns the first error of the first wrong launch, or an empty text.
 std::string generate(Server& server, Mistake mistake = Mistake::none) {
   std::string wrong;
   std::vector<History> live;
@@ -316,10 +312,10 @@ TEST_F(GenerationTest, EveryStepIsAttentionOverTheTokensSoFar) {
       Server server(dtype, page_size);
       EXPECT_EQ(generate(server), "") << name(dtype) << ", page_size " << page_size;
       EXPECT_EQ(server.copies() > 0, page_size > 1)
-          << "an append copies a shared page that is not full; a page of one token is always full";
+          << "an append must copy a shared page unless the page is full, as pages of one token always are";
       EXPECT_GT(server.reused(), 0) << "no page was used again";
       EXPECT_LT(server.uploaded(), 3 * most_tokens * rows / page_size)
-          << "the uploads have as many entries as three whole tables";
+          << "the uploads have at least as many entries as three whole tables";
     }
   }
 }

@@ -1,6 +1,6 @@
-// Tests wrong lengths (negative, or above kv_len) and wrong page numbers (of no page in the cache), which the host does
-// not check before a launch on a GPU. One sequence has a wrong length, or a wrong page number for its first keys. Its
-// rows must be NaN, the rows of the other sequences must be right, and no guard band may be overwritten.
+// The host does not check lengths and page numbers before a launch on a GPU. Here one sequence has a wrong length
+// (negative, or above kv_len), or a wrong page number (of no page in the cache) for its first keys. Its rows must be
+// NaN, the rows of the other sequences must be right, and no guard band may be overwritten.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -127,7 +127,7 @@ Result run(const Attempt& of) {
 }
 
 /// Runs `lost`, in which the second sequence has a wrong length or page number. Returns the first error, or an empty
-/// text. `right` is the result of the same run with the right length and page number.
+/// text. `right` is the result with the right length and page number.
 std::string wrong(const Attempt& lost, const Result& right) {
   const Result result = run(lost);
   if (!result.guards) return "after the launch one of its counters is not 0, or a guard band was overwritten";
@@ -157,7 +157,6 @@ std::string wrong(const Attempt& lost, const Result& right) {
 
 class GpuLostTest : public test::OnDevice<testing::Test> {
  protected:
-  /// Runs with every wrong length and page number of the second sequence.
   void expect_nan_only_in_the_second_sequence(const Attempt& attempt) {
     const Result right = run(attempt);
     for (const int length : {-1, -100, static_cast<int>(most_keys) + 1, std::numeric_limits<int>::max(),

@@ -1,5 +1,4 @@
-// Each launch class of common/paged runs the plan that it is given, and makes no plan itself. One test checks that a
-// plan with too large a grid is refused.
+// Each launch class of common/paged runs the plan that it is given, and makes no plan itself.
 #include <gtest/gtest.h>
 
 #include "common/paged/cascade.h"
@@ -47,7 +46,7 @@ TEST(PagedLaunchTest, DecodingRunsItsPlan) {
   }
 }
 
-/// A plan that appends to a cache of 8 bits appends in a launch of its own, before the launch that attends.
+/// Appending to a cache of 8 bits is a launch of its own, before the launch that attends.
 TEST(PagedLaunchTest, AppendingTo8BitsRunsItsPlan) {
   DecodeConfig config = config_of(2);
   config.dtype = config.out_dtype = DType::bf16;

@@ -1,4 +1,3 @@
-// Scales of pages and heads, and the values after a round trip.
 #include "common/paged/quantise.h"
 
 #include <gtest/gtest.h>

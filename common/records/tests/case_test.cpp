@@ -40,7 +40,7 @@ std::string message_of(const std::string& text) {
 TEST(ParseAxis, TakesListsAndRanges) {
   EXPECT_EQ(parse_axis("head_dim=64", known).name, "head_dim");
   EXPECT_EQ(values_of("head_dim=64"), "64");
-  EXPECT_EQ(values_of("head_dim=128,64,128,64"), "128 64") << "each value once, in the order of the list";
+  EXPECT_EQ(values_of("head_dim=128,64,128,64"), "128 64") << "not each value once, in the order of the list";
   EXPECT_EQ(values_of("causal=0,1"), "0 1");
   EXPECT_EQ(values_of("variant=tuned,naive"), "tuned naive");
   EXPECT_EQ(values_of("q_len=1024:65536:pow2"), "1024 2048 4096 8192 16384 32768 65536");

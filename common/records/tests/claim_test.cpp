@@ -29,7 +29,7 @@ TEST(Judge, SaysWhy) {
   EXPECT_THROW(judge(hypothesis("==", 1), conclusion({1, 1, 1})), std::invalid_argument);
 }
 
-// The interval of the mean does not decide: it says where the true figure lies, not where the next run's figure lies.
+// The interval of the mean says where the true figure lies, not where the next run's figure lies.
 TEST(Judge, TheNextRunDecides) {
   Conclusion c = conclusion({0.9, 0.7, 1.2});
   c.estimate.ci_lo = 0.88;
@@ -41,7 +41,8 @@ TEST(Judge, TheNextRunDecides) {
 // floor is an absolute distance, in the unit of the figure.
 TEST(Judge, AFigureThatMayBeNegativeHasAFloorInItsUnit) {
   Conclusion c = conclusion({0.02, 0.019, 0.021}, 0.02);
-  EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::supported) << "|log(0.02 / 0.03)| exceeds the floor of 0.02";
+  EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::supported)
+      << "the floor must be compared with |log(0.02 / 0.03)|";
   c.relative = false;
   EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::inconclusive);
 }
@@ -74,7 +75,7 @@ TEST(Judge, WarmCachesProveNothingAboutMemory) {
   EXPECT_EQ(verdict.reason,
             "memory limits a case that ran with warm caches, because no flush of the caches works here");
   c.exact = true;
-  EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::supported) << "a count does not depend on the caches";
+  EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::supported) << "warm caches must not matter for a count";
 }
 
 TEST(Judge, AWrongResultProvesNothing) {
@@ -86,12 +87,13 @@ TEST(Judge, AWrongResultProvesNothing) {
 TEST(Confidence, IsTheProbabilityOfTheSameVerdictUpToACap) {
   const Hypothesis below_one = hypothesis("<", 1);
   const Verdict yes{State::supported, ""};
-  EXPECT_EQ(confidence(below_one, yes, conclusion({0.5, 0.49, 0.51})), 0.8) << "at most 0.8 with one session";
-  EXPECT_NEAR(*confidence(below_one, yes, conclusion({0.9, 0.81, 1})), 0.8, 1e-9) << "the interval alone gives 0.975";
+  EXPECT_EQ(confidence(below_one, yes, conclusion({0.5, 0.49, 0.51})), 0.8) << "the cap must be 0.8 with one session";
+  EXPECT_NEAR(*confidence(below_one, yes, conclusion({0.9, 0.81, 1})), 0.8, 1e-9)
+      << "the interval alone gives 0.975, above the cap";
   EXPECT_NEAR(*confidence(below_one, yes, conclusion({0.95, 0.8, 1.128125})), 0.727, 0.01);
   Conclusion several = conclusion({0.5, 0.49, 0.51});
   several.estimate.sessions = 2;
-  EXPECT_EQ(confidence(below_one, yes, several), 0.9) << "at most 0.9 with one machine";
+  EXPECT_EQ(confidence(below_one, yes, several), 0.9) << "the cap must be 0.9 with one machine";
   several.unlike_throttling = true;
   EXPECT_EQ(confidence(below_one, yes, several), 0.6);
   Conclusion wrong = several;
@@ -197,7 +199,7 @@ TEST(Claims, PicksOfAnAxis) {
   for (const Measurement& r : all) group.push_back(&r);
   using Picks = std::vector<Results>;
   EXPECT_EQ(where(group, "q_len", "64"), (Results{&all[0], &all[1]}));
-  EXPECT_EQ(largest(group, "tile"), &all[1]) << "the fastest of the results with the largest tile";
+  EXPECT_EQ(largest(group, "tile"), &all[1]) << "not the fastest of the results with the largest tile";
   EXPECT_EQ(fastest(group), &all[1]);
   EXPECT_EQ(fastest({}), nullptr);
   EXPECT_EQ(pair(group, {}), Picks{});
@@ -217,7 +219,7 @@ TEST(Claims, FiguresOfTheSweep) {
   EXPECT_DOUBLE_EQ(ratio.value, 4);
   EXPECT_DOUBLE_EQ(ratio.ci_lo, 4 * 0.99 / 1.01);
   EXPECT_DOUBLE_EQ(ratio.ci_hi, 4 * 1.01 / 0.99);
-  EXPECT_EQ(ratio_of_medians({.results = {&all[0], &all[0]}}).ci_hi, 1) << "a result is as fast as itself";
+  EXPECT_EQ(ratio_of_medians({.results = {&all[0], &all[0]}}).ci_hi, 1) << "a result must be as fast as itself";
   EXPECT_NEAR(exponent_over("q_len")(evidence).value, 2, 1e-9);
 
   Claim sweep = claim();
@@ -229,7 +231,7 @@ TEST(Claims, FiguresOfTheSweep) {
   const std::vector<Conclusion> conclusions = conclude({sweep}, all, {});
   ASSERT_EQ(conclusions.size(), 1u);
   EXPECT_EQ(conclusions[0].estimate.value, 4);
-  EXPECT_EQ(conclusions[0].floor, 0) << "no comparison";
+  EXPECT_EQ(conclusions[0].floor, 0) << "a floor without a comparison";
   EXPECT_EQ(conclusions[0].cv, 0.03);
   EXPECT_FALSE(conclusions[0].compare);
   EXPECT_EQ(conclusions[0].measurements, (Texts{all[0].id, all[1].id}));
@@ -272,7 +274,8 @@ TEST(Claims, AComparisonBecomesAConclusion) {
   results.push_back(results[0]);
   results[2].status = "failed";  // the case failed in a later comparison
   EXPECT_FALSE(conclude({claim()}, results, comparisons).at(0).correct);
-  EXPECT_TRUE(conclude({claim()}, {results[1]}, comparisons).empty()) << "no record of the contender";
+  EXPECT_TRUE(conclude({claim()}, {results[1]}, comparisons).empty())
+      << "a conclusion without a record of the contender";
 }
 
 TEST(Claims, SeveralComparisonsForOneConclusion) {
@@ -287,19 +290,20 @@ TEST(Claims, SeveralComparisonsForOneConclusion) {
   };
   worst.complete = [](Conclusion& c, const Evidence& evidence) { c.values["pairs"] = evidence.comparisons.size(); };
   const Conclusion found = conclude({worst}, results, comparisons).at(0);
-  EXPECT_EQ(found.estimate.value, 1.3) << "the figure is the ratio of the last comparison";
-  EXPECT_EQ(found.cv, 0.04) << "the largest cv of the comparisons";
+  EXPECT_EQ(found.estimate.value, 1.3) << "the figure must be the ratio of the last comparison";
+  EXPECT_EQ(found.cv, 0.04) << "the cv must be the largest of the comparisons";
   EXPECT_EQ(found.values["pairs"], 2);
   EXPECT_EQ(found.measurements.size(), 4u);
   worst.figure = [](const Evidence& evidence) -> Estimate { return {evidence.comparisons[0]->cv, 0, 1}; };
   EXPECT_EQ(conclude({worst}, results, comparisons).at(0).estimate.value, 0.04);
-  EXPECT_EQ(conclude({worst}, results, comparisons).at(0).floor, 0) << "the figure does not depend on the ratios";
+  EXPECT_EQ(conclude({worst}, results, comparisons).at(0).floor, 0)
+      << "a floor, although the figure does not depend on the ratios";
   worst.figure = [](const Evidence& evidence) -> Estimate {
     const double more = 100 * (evidence.comparisons[1]->ratio.value - 1);
     return {more, more, more};
   };
   EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).floor, 130 * (1 / 0.99 - 1), 1e-9)
-      << "the figure is in per cent, so its floor is too";
+      << "the floor must be in per cent, as the figure is";
 }
 
 /// Returns `whole` with a part for each of `ratios`, as if one process had measured each ratio.
@@ -324,7 +328,8 @@ TEST(Claims, ComparisonsOfProcessesArePooled) {
   EXPECT_EQ(judge(claim().hypothesis, alike).state, State::supported);
   const Conclusion apart = conclude({claim()}, results, {by_processes(whole, {1.2, 2.4, 0.6})}, processes).at(0);
   EXPECT_NEAR(apart.estimate.value, 1.2, 1e-6);
-  EXPECT_EQ(judge(claim().hypothesis, apart).state, State::inconclusive) << "the processes disagree";
+  EXPECT_EQ(judge(claim().hypothesis, apart).state, State::inconclusive)
+      << "a verdict, although the processes disagree";
 
   Claim percent = claim();
   percent.figure = [](const Evidence& evidence) -> Estimate {
@@ -382,7 +387,7 @@ TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {
   EXPECT_EQ(conclude({about}, sweep, {}, processes).at(0).parts.size(), 1u) << "only the sweep may give a figure";
   about.measured_again = true;
   about.exact = true;
-  EXPECT_TRUE(cases_of_claims({about}, sweep).empty()) << "a count needs no second measurement";
+  EXPECT_TRUE(cases_of_claims({about}, sweep).empty()) << "a count must not be measured again";
 }
 
 TEST(Claims, WarmTimesOfMemoryBoundCasesAreNoted) {
@@ -402,7 +407,7 @@ TEST(Claims, WarmTimesOfMemoryBoundCasesAreNoted) {
   comparisons = {by_processes(comparisons[0], {1.2, 1.2})};
   EXPECT_FALSE(warm(claim()));
   comparisons[0].parts[1].time[0].scope = Scope::device_hot;
-  EXPECT_TRUE(warm(claim())) << "in one process no flush worked";
+  EXPECT_TRUE(warm(claim())) << "did not note the process in which no flush worked";
   results[0].time.push_back(timing(Scope::device_cold, 2));
   EXPECT_FALSE(warm(sweep));
 }

@@ -124,14 +124,14 @@ TEST(Measurement, RefusesRatesMoreThan5PercentAboveTheCeiling) {
   m.dtype = DType::f32;
   m.work->flops = 2.2e9;
   EXPECT_THROW(to_json(m, ceilings), std::runtime_error) << "the ceiling of the dtype must count";
-  EXPECT_NO_THROW(to_json(m, {})) << "no ceiling was measured";
+  EXPECT_NO_THROW(to_json(m, {})) << "refused a rate although no ceiling was measured";
   m = measured();
   m.matrix_pct.reset();
   EXPECT_TRUE(to_json(m, ceilings)["rate"]["pct_matrix_ceiling"].is_null());
 
   m = measured();
   m.work->bytes = 11e6;  // 11 GB/s
-  EXPECT_NO_THROW(to_json(m, ceilings)) << "hot data may come from caches";
+  EXPECT_NO_THROW(to_json(m, ceilings)) << "refused a rate of hot data, which may come from caches";
   m.time.push_back(timing(Scope::device_cold, 1e-3));
   EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
 }
@@ -151,7 +151,7 @@ TEST(Measurement, RefusesFiguresThatAreNotFinite) {
 TEST(Ceilings, ByDtype) {
   EXPECT_EQ(ceilings.matrix_tflops(DType::f32), 2);
   EXPECT_EQ((Ceilings{.f32_tflops = 2, .tf32_tflops = 7.5}.matrix_tflops(DType::f32)), 2.5)
-      << "one f32 product takes three tf32 products";
+      << "one f32 product must count as three tf32 products";
   EXPECT_EQ(ceilings.matrix_tflops(DType::f16), 3);
   EXPECT_EQ(ceilings.matrix_tflops(DType::bf16), 4);
   EXPECT_EQ(ceilings.json().dump(),

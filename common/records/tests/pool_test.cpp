@@ -35,7 +35,7 @@ TEST(StudentTest, AgreesWithTheTable) {  // NIST/SEMATECH e-Handbook, table of S
 TEST(PoolTest, TakesTheGeometricMeanOfRatios) {
   const Pooled pooled = pool_one(session_of({0.5, 2}));
   EXPECT_NEAR(pooled.value, 1, 1e-12);
-  EXPECT_NEAR(pooled.ci_lo * pooled.ci_hi, 1, 1e-9) << "symmetric in logarithms";
+  EXPECT_NEAR(pooled.ci_lo * pooled.ci_hi, 1, 1e-9) << "not symmetric in logarithms";
   EXPECT_EQ(pooled.processes, 2);
   EXPECT_EQ(pooled.sessions, 1);
   EXPECT_NEAR(pooled.tau, std::sqrt(2.0) * std::log(2), 1e-3);
@@ -98,8 +98,7 @@ TEST(PoolTest, GivesTheProbabilityOfTheSameSideOfAThreshold) {
   EXPECT_GT(same_side(pooled, 2, true), 0.999);
 }
 
-/// Simulates runs: the sessions differ, and so do the processes of a session. The variance of a claim is drawn from the
-/// prior.
+/// Simulates runs by the model of pool.h, with the variance of each claim drawn from the prior.
 struct Simulation {
   Spread prior;
   int processes;

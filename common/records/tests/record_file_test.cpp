@@ -199,7 +199,7 @@ TEST(RecordFile, TwoProcessesLoseNothing) {
   for (const Json& record : read_records(path, problems))
     seen.emplace(record["process"].get<int>(), record["i"].get<int>());
   EXPECT_EQ(seen.size(), 2u * lines);
-  EXPECT_EQ(problems.size(), 1u) << "only the torn line; no other line is blank or broken";
+  EXPECT_EQ(problems.size(), 1u) << "another line than the torn line is broken";
   EXPECT_EQ(contents(path).find("\n\n"), std::string::npos);
 }
 
@@ -219,7 +219,7 @@ TEST(ReadRecords, SkipsLinesThatAreNoRecords) {
                                       "line 5: no JSON object, skipped", "line 7: schema or id is no text, skipped",
                                       "line 8: torn (the run ended before it had written the whole line), skipped"}));
   write_text(path, "{\"n\":1}");
-  EXPECT_EQ(read_records(path, problems).size(), 1u) << "the line is whole, though its end of line is missing";
+  EXPECT_EQ(read_records(path, problems).size(), 1u) << "skipped a whole line without an end of line";
   EXPECT_THROW(read_records("/", problems), BadInput);
 }
 

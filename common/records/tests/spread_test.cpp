@@ -18,16 +18,17 @@ TEST(Spread, TakesTheEntryThatFitsBest) {
   };
   EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.02);
   EXPECT_EQ(spread_in(fitted, "A CPU", "proto1_flash", FigureKind::ratio).freedom, 3);
-  EXPECT_EQ(scale("A CPU, 2 units", "proto3_paged", FigureKind::ratio), 0.03) << "the entry of the device";
-  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::share), 0.06) << "the entry of the kind of device";
+  EXPECT_EQ(scale("A CPU, 2 units", "proto3_paged", FigureKind::ratio), 0.03) << "not the entry of the device";
+  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::share), 0.06) << "not the entry of the kind of device";
   EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::share), 0.06);
-  EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.05) << "no entry: the default of a CPU";
+  EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.05)
+      << "without an entry: not the default of a CPU";
   EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::share), 0.004);
   EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::ratio), 0.01)
-      << "no entry: the default of an NVIDIA GPU";
+      << "without an entry: not the default of an NVIDIA GPU";
   EXPECT_EQ(spread_in(Json::object(), "NVIDIA Y", "p", FigureKind::ratio).freedom, 2);
   EXPECT_EQ(spread_in(fitted, "A CPU", "proto3_paged", FigureKind::ratio).freedom, 2)
-      << "an experiment without an entry gets at most 2";
+      << "an entry of experiment * must count with at most 2 degrees of freedom";
   EXPECT_EQ(spread_in(fitted, "Another CPU", "p", FigureKind::share).freedom, 1);
 }
 

@@ -1,4 +1,4 @@
-/// Timings, hypotheses and conclusions for the tests of records.
+// Timings, hypotheses and conclusions for the tests of records.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ inline Hypothesis hypothesis(const std::string& op, double threshold) {
   return {.id = "bc80", .text = "t", .metric = "m", .op = op, .threshold = threshold, .origin = "o"};
 }
 
-/// A conclusion that expects the next run's figure in the interval of `next`.
+/// A conclusion that expects the next run's figure in the interval `next`.
 inline Conclusion conclusion(Estimate next, double floor = 0, double cv = 0.01) {
   Conclusion c;
   c.hypothesis = "bc80";

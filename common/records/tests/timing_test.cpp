@@ -11,7 +11,7 @@
 namespace attn {
 namespace {
 
-/// Subjects that record the order in which they run. A test says how many seconds a sample takes.
+/// Subjects that record the order in which they run.
 struct Script {
   std::string turns;
   std::vector<Sampler> samplers;
@@ -71,7 +71,7 @@ TEST(MeasureInterleaved, StopsOnceEverySubjectIsNarrow) {
 
   Script pair("AB", [](char name, int turn) { return name == 'A' ? 1e-3 : noisy(name, turn); });
   const auto both = measure_interleaved(pair.samplers, {.max_samples = 40, .budget_s = 60});
-  EXPECT_EQ(both[0].stop, "max") << "B's interval never becomes narrow";
+  EXPECT_EQ(both[0].stop, "max") << "ended before B's interval was narrow";
   EXPECT_EQ(both[0].series[0].size(), 40u);
 }
 
@@ -97,7 +97,7 @@ TEST(MeasureInterleaved, TheBudgetEndsTheSamplingAfterMinRounds) {
   EXPECT_EQ(measured[1].stop, "budget");
   EXPECT_EQ(measured[1].series[0].size(), 4u);
 
-  // The warm-up counts too: here the warm-up uses up the budget, although the rounds are fast.
+  // The warm-up counts too: here it uses up the budget, although the rounds are fast.
   int turn = 0;
   const std::vector<Sampler> slow_start{[&] {
     if (++turn <= 2) std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -144,8 +144,7 @@ TEST(Median, OddEvenAndNothing) {
   EXPECT_THROW(median({}), std::invalid_argument);
 }
 
-/// Samples with two random errors: one for each round, as the state of a machine causes (standard deviation `between`),
-/// and one for each sample (standard deviation `within`).
+/// Samples with an error of their round (standard deviation `between`) and an error of their own (`within`).
 Series simulate(std::mt19937_64& random, int rounds, int samples, double between, double within) {
   std::normal_distribution<double> normal;
   Series series(rounds);
@@ -241,8 +240,7 @@ TEST(Summarize, OneSampleAndNone) {
 }
 
 TEST(Ratio, RecoversTheFactorThoughBothSeriesDrift) {
-  // Both subjects slow down fivefold over the run; the contender takes 1.2 times as long at every moment. The medians
-  // alone could not tell a factor this small from the drift.
+  // Both subjects slow down fivefold over the run; the contender takes 1.2 times as long at every moment.
   std::mt19937_64 random(11);
   std::normal_distribution<double> normal;
   Series baseline, contender;
@@ -263,7 +261,7 @@ TEST(Ratio, RecoversTheFactorThoughBothSeriesDrift) {
 TEST(Ratio, PairsSamplesAndLeavesOutTheSurplus) {
   EXPECT_EQ(ratio({{1, 2}, {4}}, {{2, 4, 99}, {8, 99}}, 1).value, 2);
   EXPECT_EQ(ratio({{1, 2}, {4}}, {{2, 4, 99}, {8, 99}}, 1).ci_hi, 2);
-  EXPECT_EQ(ratio({{2}}, {{1}}, 1).value, 0.5) << "contender / baseline";
+  EXPECT_EQ(ratio({{2}}, {{1}}, 1).value, 0.5) << "not contender / baseline";
   EXPECT_THROW(ratio({{1}}, {{1}, {1}}, 1), std::invalid_argument);
   EXPECT_THROW(ratio({{1}}, {{}}, 1), std::invalid_argument);
 }
@@ -284,7 +282,6 @@ TEST(ScalingExponent, RecoversAPower) {
   EXPECT_LT(estimate.ci_hi - estimate.ci_lo, 0.05);
 }
 
-// The true exponent lies in about 95 of 100 intervals.
 TEST(ScalingExponent, IntervalsCoverTheTruth) {
   std::mt19937_64 random(5);
   std::normal_distribution<double> normal;
@@ -305,8 +302,8 @@ TEST(ScalingExponent, IntervalsOfTheTimesBoundTheExponent) {
   const std::vector<ScalingPoint> points{{1, {2, 2, 4}}, {4, {16, 16, 32}}};
   const Estimate estimate = scaling_exponent(points);
   EXPECT_DOUBLE_EQ(estimate.value, 1.5);
-  EXPECT_DOUBLE_EQ(estimate.ci_lo, 1.0) << "the slope if the first time is 4";
-  EXPECT_DOUBLE_EQ(estimate.ci_hi, 2.0) << "the slope if the last time is 32";
+  EXPECT_DOUBLE_EQ(estimate.ci_lo, 1.0) << "not the slope if the first time is 4";
+  EXPECT_DOUBLE_EQ(estimate.ci_hi, 2.0) << "not the slope if the last time is 32";
 }
 
 TEST(ScalingExponent, NeedsTwoDifferentX) {

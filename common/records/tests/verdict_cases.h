@@ -36,13 +36,12 @@ inline std::vector<VerdictCase> verdict_cases() {
       {">=", 1, {1.05, 1.00, 1.10}, 0, yes},
       {"<", 1, {1.05, 1.00, 1.10}, 0, no},
       {">", 1, {0.95, 0.90, 1.00}, 0, no},
-      // The interval is narrow: the verdict is inconclusive unless the estimate is farther from the threshold than the
-      // noise floor.
+      // The estimate must be at least the noise floor away from the threshold.
       {"<", 1, {0.985, 0.98, 0.99}, 0.02, open},
       {"<", 1, {0.975, 0.97, 0.98}, 0.02, yes},
       {">", 1, {1.015, 1.01, 1.02}, 0.02, open},
-      // A measured ratio near 1 refutes the claim of a large effect: the distance to the threshold counts, not the
-      // distance to 1.
+      // The distance to the threshold counts, not the distance to 1: a ratio near 1 refutes the claim of a large
+      // effect.
       {">=", 1.1, {1.001, 0.998, 1.004}, 0.02, no},
       {">=", 1.1, {1.115, 1.11, 1.12}, 0.02, open},
       // The floor is relative: 0.02 at a ratio of 1 is 0.04 at a ratio of 2.

@@ -16,12 +16,11 @@ namespace {
 using test::few_samples;
 using test::Outcome;
 
-/// A program and the options of a short run (`narrowed`); the number of cases that the run records, and the claims that
-/// it judges.
+/// A short run of a program.
 struct Run {
   const char* program;
-  size_t cases;
-  const char *claims, *narrowed;
+  size_t cases;                   // that the run records
+  const char *claims, *narrowed;  // the claims that the run judges, and its options
 };
 
 void PrintTo(const Run& run, std::ostream* out) { *out << run.program; }

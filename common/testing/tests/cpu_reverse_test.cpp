@@ -1,7 +1,5 @@
-// Tests every experiment on the reverse device and on a device without kernels, and the engine on the reverse device.
-// The reverse device (common/testing/reverse) has only attention's kernel `naive`, and the kernels that measure the
-// device's highest rates (its ceilings). One test compares the device with docs/recipes/backend.diff, the recipe that
-// makes it.
+// Tests every experiment on the reverse device (common/testing/reverse) and on a device without kernels, and the engine
+// on the reverse device. One test compares the reverse device with docs/recipes/backend.diff, the recipe that makes it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -73,8 +71,7 @@ bool is_honest(const std::string& reason) {
          reason == "path torch: this build has no PyTorch";
 }
 
-/// Returns the number of a run's cases by status. Expects that each case is ok, or that its skip reason says what the
-/// device lacks.
+/// Returns the number of a run's cases by status. Expects that each case is ok, or is skipped for an honest reason.
 std::map<std::string, size_t> expect_honest(const std::vector<Json>& records) {
   std::map<std::string, size_t> count;
   for (const Json& record : records) {
@@ -85,7 +82,7 @@ std::map<std::string, size_t> expect_honest(const std::vector<Json>& records) {
   return count;
 }
 
-/// A program, and the options that narrow the cases that run. One thread would take too long for a whole sweep.
+/// `narrowed` leaves out cases, because one thread would take too long for a whole sweep.
 struct Program {
   const char *name, *narrowed;
   bool runs;  // whether some of the program's cases can run
@@ -194,8 +191,8 @@ TEST_F(ConstantsReverseTest, NewProcessesKnowTheDevice) {
   EXPECT_EQ(expect_honest(records("measurements.jsonl")), (std::map<std::string, size_t>{{"ok", 3}}));
 }
 
-/// A user's function. The oracle evaluates a score function in double on the cpu, because the reverse device has no
-/// kernel that evaluates the function alone. A mask function cannot run without such a kernel.
+/// A user's function. The reverse device has no kernel that evaluates a function alone, as a mask function needs; for a
+/// score function, the oracle then evaluates the function in double on the cpu.
 struct Function {
   const char *program, *option, *text, *narrowed;
   const char* reason;  // why no case with the function runs; empty: some of these cases run

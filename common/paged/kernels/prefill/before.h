@@ -2,9 +2,9 @@
 // rotated by their positions. Function constants: PAGE_SIZE (0: a contiguous cache), ROTARY_DIM (elements of a row that
 // are rotated; 0: none), INTERLEAVED (the order of the rotated pairs, see turn()).
 //
-// The new tokens are divided into shares. A threadgroup takes shares and writes them, until no share is left. It begins
-// to attend when all shares are written. A threadgroup waits only for shares that other threadgroups have already
-// taken. So no launch waits for ever, even if only some of its threadgroups run at the same time.
+// The new tokens are divided into shares. Each threadgroup takes and writes shares until none is left, and then waits
+// until all shares are written. It waits only for shares that running threadgroups have taken. So the launch ends even
+// if only some of its threadgroups run at the same time.
 #pragma once
 
 #ifdef __CUDACC__
@@ -18,8 +18,7 @@
 
 namespace append {
 
-// add_one() returns the counter's value before the call. After `count` calls the counter is 0 again. wait_for() waits
-// until the counter is at least `least`.
+// add_one() returns the counter's value before the call. After `count` calls the counter is 0 again.
 #ifdef __CUDACC__
 #define APPEND_FUNCTION DEVICE
 constexpr int most_aligned = 16;  // addresses and strides of tensors are multiples of 16 bytes
@@ -46,8 +45,8 @@ INLINE void wait_for(const unsigned* counter, unsigned least) {
 
 constexpr int element_bytes = IN_TYPE == F32 ? 4 : 2;
 constexpr int half = ROTARY_DIM / 2;
-/// The number of elements in a run. A thread reads a run at once. The number is at most 8 and divides `half`, so that
-/// each rotated half of a row, and the rest of the row, consists of whole runs.
+/// The number of elements that a thread reads at once (a run). It divides `half`, so that each rotated half of a row,
+/// and the rest of the row, consists of whole runs.
 constexpr int run = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 1;
 struct alignas(most_aligned < run * element_bytes ? most_aligned : run * element_bytes) Run {
   unsigned char bytes[run * element_bytes];
@@ -81,7 +80,7 @@ struct alignas(most_aligned >= 16 && run % 4 == 0 ? 16 : 4) Angles {
   float of[run];
 };
 
-/// Loaded runs that are not stored yet: two runs whose pairs are to be rotated, or one run that is copied unchanged.
+/// A unit that is loaded and not stored yet: two runs to be rotated, or one run that is copied unchanged.
 struct OnTheWay {
   Run x, y;
   Angles cosines, sines;
@@ -130,8 +129,8 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
   *static_cast<Run*>(unit.x_to) = unit.x;
 }
 
-/// Writes this thread's units of a share. If a GPU's threadgroup has at most 512 threads, a thread has enough registers
-/// to load two units at a time, so that it waits only once for two loads.
+/// Writes this thread's units of a share. In a GPU's threadgroup of at most 512 threads, a thread has enough registers
+/// to load two units at a time, and waits only once for both.
 template <int THREADS>
 APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
   // The divisions are in 32 bits, because a division of 64 bits is a function call. In a kernel with a function call
@@ -193,7 +192,6 @@ template <int THREADS>
 INLINE void before_all(const AttentionParams& p, const Threadgroup& group) {
   const PrefillData data = *static_cast<const PrefillData*>(p.score_data);  // read once
   const auto shares = static_cast<unsigned>(data.shares);
-  // Each counter gets one call of add_one() for every share, and one more from every threadgroup.
   const unsigned count = shares + group.count[0] * group.count[1] * group.count[2];
   for (unsigned share; (share = append::add_one(data.counters, count)) < shares;) {
     append::write_share<1>(p, data, static_cast<int>(share), 0);

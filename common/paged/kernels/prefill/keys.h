@@ -1,5 +1,5 @@
-// The keys that a query sees: the keys of its sequence that own_keys.h allows. own_keys.h is the caller's keys hook, or
-// the default in own_keys.h of this folder.
+// A query sees the keys of its sequence that own_keys.h allows: the caller's keys hook or, without one, the default in
+// this folder.
 #pragma once
 
 #include "common/paged/kernels/prefill/prefill.h"

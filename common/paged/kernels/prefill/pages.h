@@ -1,4 +1,4 @@
-// Finds where a key's row lies. The row lies on a page of PAGE_SIZE tokens, and the table has the page's number.
+// Finds a key's row in a cache of pages of PAGE_SIZE tokens.
 #pragma once
 
 #include "common/paged/kernels/prefill/prefill.h"

@@ -1,7 +1,6 @@
 // Data that host and kernels of prefill share. Prefill is attention of many queries over a paged or contiguous cache,
-// by the kernels of common/attention/kernels with hooks. Files of this folder replace hooks of that folder: always
-// keys.h; pages.h for a paged cache; score.h and sink.h if the caller has these hooks; before.h and rotate.h if new
-// tokens are appended and rotated. This file includes only headers of kernels.
+// by the kernels of common/attention/kernels. The files of this folder replace hooks of these kernels. This file
+// includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -15,11 +14,9 @@ struct PrefillData {
   const GLOBAL int* table;    // [batch, max_pages]: pages of a sequence
   int max_pages;
   const GLOBAL void* hook_data;  // of the caller's hooks
-  /// If new tokens are appended: they are cut into `shares` shares. A threadgroup that takes a share writes the tokens
-  /// of the share.
-  NewTokens tokens;
-  int shares;
-  GLOBAL unsigned* counters;  // [2]: how many shares were taken, and written; 0 before and after a launch
+  NewTokens tokens;              // only if new tokens are appended, as the next two members
+  int shares;                    // into which the new tokens are divided (before.h)
+  GLOBAL unsigned* counters;     // [2]: how many shares were taken, and written; 0 before and after a launch
 };
 
 static inline const GLOBAL PrefillData& prefill_of(const ScoreContext& context) {
@@ -32,7 +29,7 @@ static inline int length_of(const GLOBAL PrefillData& data, int batch, int kv_le
   return static_cast<unsigned>(length) <= static_cast<unsigned>(kv_len) ? length : -1;
 }
 
-/// The context for a hook of the caller: kv_len is the sequence's own number of keys.
+/// The context for a hook of the caller: its kv_len is the sequence's own number of keys.
 #ifdef __METAL_VERSION__
 static inline HookContext of_sequence(const ScoreContext& context) {
 #else
