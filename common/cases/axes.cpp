@@ -57,7 +57,7 @@ void complete_modified(Case& config, const DeviceInfo& device, const TileHints& 
 CasePlan flash_plan(const Case& config, const Setting& setting) {
   const FlashConfig flash = flash_config_of(config);
   CasePlan plan{attention_plan(flash, setting.device), flash};
-  plan.memory = flash_memory(flash, 2);  // the inputs InputKind::random and InputKind::needles
+  plan.memory = flash_memory(flash, 2);  // two sets of inputs: InputKind::random and InputKind::needles
   return plan;
 }
 

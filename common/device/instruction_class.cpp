@@ -17,7 +17,7 @@ bool has_any(std::string_view text, std::initializer_list<std::string_view> part
 }
 
 int bytes_of_operand(std::string_view name, std::string_view operands) {
-  // Broadcasts, inserts, extracts and moves of halves: the name says the size.
+  // The names of these instructions say the size: broadcasts, inserts, extracts, moves of half a register, scalars.
   if (has_any(name, {"broadcastb"})) return 1;
   if (has_any(name, {"broadcastw", "extrw", "insrw"})) return 2;
   if (has_any(name, {"broadcastd", "broadcastss"})) return 4;
@@ -28,12 +28,17 @@ int bytes_of_operand(std::string_view name, std::string_view operands) {
   if (name.ends_with("sd")) return 8;
   if (has(operands, "{1to")) return name.ends_with("pd") || name.ends_with('q') ? 8 : 4;
   const bool one_element = name.ends_with("movd") || name.ends_with("movq") || has_any(name, {"pextr", "pinsr"});
+  // movzbl, movslq and others widen a number: the letter after movz or movs is the size in memory.
+  const bool widens = name.size() == 6 && begins(name, {"movz", "movs"});
   const int vector = has(operands, "%zmm") ? 64 : has(operands, "%ymm") ? 32 : has(operands, "%xmm") ? 16 : 0;
   if (vector == 0 || one_element) {
-    return name.ends_with('q') ? 8 : name.ends_with('w') ? 2 : name.ends_with('b') ? 1 : 4;
+    const char size = begins(name, {"set"}) ? 'b' : widens ? name[4] : name.back();
+    return size == 'q' ? 8 : size == 'w' ? 2 : size == 'b' ? 1 : 4;
   }
-  // Conversions: the elements in memory are smaller than the elements of the register.
-  if (has_any(name, {"xbw", "xwd", "xdq", "pmovwb", "pmovdw", "pmovqd", "ph2ps", "ps2ph"})) return vector / 2;
+  // The elements in memory are smaller than the elements of the register.
+  if (has_any(name, {"xbw", "xwd", "xdq", "pmovwb", "pmovdw", "pmovqd", "ph2ps", "ps2ph", "ps2pd", "dq2pd"})) {
+    return vector / 2;
+  }
   if (has_any(name, {"xbd", "xwq", "pmovdb", "pmovqw"})) return vector / 4;
   if (has_any(name, {"xbq", "pmovqb"})) return vector / 8;
   return vector;
@@ -52,10 +57,11 @@ std::vector<std::string> x86_classes(std::string_view text) {
   if (begins(name, {"j"})) classes.emplace_back("branch");
   const bool touches = has(operands, "(") && !begins(name, {"lea", "nop", "prefetch", "call", "j"});
   if (!touches) return classes;
-  // The last operand is the destination. The operand in memory ends with a parenthesis; it is the last if no register
-  // (", %") follows. A mask, " {%k1}", may follow.
+  // Most instructions write their last operand. The operand in memory ends with a parenthesis, and is the last if no
+  // comma with a register (", %") follows. A mask without a comma, " {%k1}", may follow.
   const bool last = operands.substr(operands.rfind(')')).find(", %") == operands.npos;
-  const bool reads = begins(name, {"cmp", "test", "ucomi", "vucomi", "comi", "vcomi", "push"});
+  const bool reads = begins(
+      name, {"cmp", "test", "ucomi", "vucomi", "comi", "vcomi", "push", "mul", "imul", "div", "idiv", "btl", "btq"});
   classes.push_back(fmt::format("{}_{}", last && !reads ? "store" : "load", bytes_of_operand(name, operands)));
   return classes;
 }

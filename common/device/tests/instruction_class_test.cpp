@@ -20,6 +20,11 @@ TEST(InstructionClass, OfX86) {
   EXPECT_EQ(x86_classes("\tvmovaps\t(%rdi), %xmm3"), Classes{"load_16"});
   EXPECT_EQ(x86_classes("\tvbroadcastss\t-4(%r13,%rsi), %zmm26"), Classes{"load_4"});
   EXPECT_EQ(x86_classes("\tmovq\t%rax, 0x20(%rsp)"), Classes{"store_8"});
+  EXPECT_EQ(x86_classes("\tmovzbl\t(%rdi), %eax"), Classes{"load_1"});
+  EXPECT_EQ(x86_classes("\tmovslq\t(%rdi), %rax"), Classes{"load_4"});
+  EXPECT_EQ(x86_classes("\tsetne\t(%rdi)"), Classes{"store_1"});
+  EXPECT_EQ(x86_classes("\tidivq\t(%rdi)"), Classes{"load_8"});
+  EXPECT_EQ(x86_classes("\tvcvtps2pd\t(%rdi), %zmm0"), Classes{"load_32"});
   EXPECT_EQ(x86_classes("\tvpmovzxwd\t(%rdi), %zmm1"), Classes{"load_32"});
   EXPECT_EQ(x86_classes("\tvpmovsxbd\t(%rdi), %ymm1"), Classes{"load_8"});
   EXPECT_EQ(x86_classes("\tvpmovdw\t%zmm1, (%rdi)"), Classes{"store_32"});

@@ -1,8 +1,9 @@
 // The recurrence as in linear.h, for one or a few tokens. The kernel has not run on Apple hardware yet.
 //
-// A threadgroup has 32 columns of the state, in registers: lane l of every simdgroup has column l, and simdgroup s has
-// the 32 rows from 32 s on. For each token a simdgroup loads its 32 elements of q and k once, and passes them from
-// lane to lane. The simdgroups add up their parts of an output in threadgroup memory.
+// A threadgroup has 32 columns of the state, in registers. Simdgroup s has the 32 rows from 32 s on. Each of its lanes
+// has these rows of one column. For each token a lane loads one element of q and of k, and broadcasts it to the other
+// lanes of its simdgroup. The simdgroups store their parts of an output in threadgroup memory, and simdgroup 0 adds up
+// the parts.
 //
 // Function constants: those of linear.h except CAUSAL and CHUNK. Threadgroup memory, in floats: [2][simdgroups][33],
 // for a simdgroup's parts of 32 outputs and of the divisor. Tokens with even numbers use the first half, tokens with
