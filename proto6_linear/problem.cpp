@@ -21,7 +21,7 @@
 namespace attn {
 namespace {
 
-/// The seed of ragged lengths, which the seed of a run does not change.
+/// The lengths of ragged sequences are drawn with this seed in every run.
 constexpr uint64_t drawn_by = 1;
 /// softmax_distance() compares fewer than 2 * most_compared rows, of sequences of at most longest_compared tokens.
 constexpr int64_t most_compared = 32, longest_compared = 1 << 17;
@@ -43,9 +43,10 @@ Strides gate_strides(const LinearConfig& config) {
   return {config.heads * rows * width, rows * width, width};
 }
 
-/// Returns the logarithms of decays. Decays by head are RetNet's, from 1 - 2^-5 to 1 - 2^-12. A decay by token is
-/// sigmoid(x + 3) for a random x. A decay by channel is sigmoid(x)^(1/16), as in GLA: the root makes the state remember
-/// 16 times as many tokens as sigmoid(x) does.
+/// Returns the logarithms of decays. The usual decays by head are RetNet's, from 1 - 2^-5 to 1 - 2^-12. The usual decay
+/// by token is sigmoid(x + 3) for a random x. The usual decay by channel is sigmoid(x)^(1/16), as in GLA: the root
+/// makes the state remember 16 times as many tokens as sigmoid(x) does. The logarithms of weak and strong decays are
+/// multiples.
 std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   if (linear.gate == GATE_NONE) return {};
@@ -175,7 +176,7 @@ CasePlan linear_case_plan(const Case& config, const Setting& setting) {
   CasePlan plan{linear_plan(one, setting.device), one};
   const LinearConfig& linear = one.linear;
   const double numbers = linear.variant == "phases" ? static_cast<double>(linear.chunk_numbers() * linear.heads) : 0;
-  const double states = 4 * numbers * static_cast<double>(linear.state_elements());  // one for each chunk
+  const double states = 4 * numbers * static_cast<double>(linear.state_elements());  // in bytes
   plan.memory = {plan.work.bytes + states, plan.work.bytes};
   return plan;
 }
@@ -404,7 +405,7 @@ Check LinearProblem::check() {
     device_.submit(encoder);
     check.merge(outputs_.check_states());
   }
-  if (!launch_.guards_intact()) check.fail("a guard band of the memory between phases was overwritten");
+  if (!launch_.guards_intact()) check.fail("a guard band of the memory that phases share was overwritten");
   return check;
 }
 
@@ -456,7 +457,7 @@ Check HostScanProblem::check() {
     run(outputs_.tensors_with_states());
     check.merge(outputs_.check_states());
   }
-  if (!launch_.guards_intact()) check.fail("a guard band of the memory between phases was overwritten");
+  if (!launch_.guards_intact()) check.fail("a guard band of the memory that phases share was overwritten");
   return check;
 }
 

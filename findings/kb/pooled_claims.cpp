@@ -74,7 +74,7 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   } else {
     conclusion.estimate = pool(sessions, conclusion.prior, conclusion.relative, conclusion.unit);
   }
-  // A run that does not name its machine may have run on one of the named machines.
+  // A run that does not name its machine is not counted: it may have run on one of the named machines.
   conclusion.estimate.machines = std::max(1, static_cast<int>(machines.size()));
   return conclusion;
 }
@@ -185,9 +185,8 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
     pooled.push_back(pooled_claim(key, all));
   }
-  // discoveries() gets no exact claims: they are never in doubt, and would raise the limits of doubtful claims.
-  // Undecided claims take part, because they were tested too. Without them discoveries() would select every decided
-  // claim, because each is wrong with a probability below 5 %.
+  // discoveries() gets all claims whose verdict may be wrong, decided or not. A claim without a confidence is exact,
+  // and is left out.
   std::vector<Json*> tested;
   std::map<std::string, int> claims_of;  // the number of claims that judge a measurement
   for (Json& claim : pooled) {

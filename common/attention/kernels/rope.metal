@@ -2,8 +2,8 @@
 // is a pair, or an element that is only copied. A thread takes units, and rotates a pair in up to rope_heads heads by
 // the same angle. The kernel has not run on Apple hardware yet.
 //
-// GROUP is 1: a thread rotates single pairs. Grid: (groups of rope_heads heads of Q, then of K; tiles of rows; batch);
-// any number of threads. Accumulators of a lane: 4.
+// GROUP is 1: a thread loads and rotates one pair at a time. Grid: (groups of rope_heads heads of Q, then of K; tiles
+// of rows; batch); any number of threads. Accumulators of a lane: 4.
 #include "common/attention/kernels/rope.h"
 #include "common/kernel/metal.h"
 
