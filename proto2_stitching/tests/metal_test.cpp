@@ -32,9 +32,9 @@ TEST_F(MetalStitchTest, FormsThatDoNotRunSayWhy) {
   EXPECT_NE(text.find("0 of 3 cases"), std::string::npos) << text;
 }
 
-// A simdgroup has 8 rows. Four lanes have a row's scores for block i of 8 keys: lane l from 0 to 3 has key 8 i + 2 l
-// and key 8 i + 2 l + 1. For each block the simdgroup makes one call for the even keys, and one call for the odd keys.
-// The simdgroup leaves a call out if no row sees a key of the call.
+// A simdgroup has 8 rows, and works on 8 keys at a time. Four lanes share a row: each lane has an even key and the next
+// key. For each 8 keys the simdgroup makes one call for the even keys, and one call for the odd keys. The simdgroup
+// leaves a call out if no row sees a key of the call.
 TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
   for (const bool causal : {false, true}) {
     StitchConfig config{.form = "noinline", .grain = "element", .function = "alibi", .work = 0, .flash = {}};
@@ -42,7 +42,7 @@ TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
     config.flash.shape = {.batch = 2, .q_heads = 3, .kv_heads = 1, .q_len = 21, .kv_len = 37, .head_dim = 64};
     config.flash.shape.causal = causal;
     config.flash.block_r = config.flash.block_c = 16;
-    std::set<std::pair<int, int>> calls;  // calls of one head: {simdgroup, 2 * block of 8 keys + 0 or 1}
+    std::set<std::pair<int, int>> calls;  // of one head: {simdgroup, number of its call}
     for (int query = 0; query < 21; ++query) {
       for (int key = 0; key < 37 && (!causal || key <= query + 16); ++key) {
         calls.emplace(query / 8, key / 8 * 2 + key % 2);

@@ -17,7 +17,7 @@ FirstFigures figures(const Estimate& estimate, double aa_floor = 0, double cv = 
 
 TEST(FirstRules, TruthTable) {
   std::vector<VerdictCase> rows = verdict_cases();
-  // The figure may be a difference of two ratios near 1. The threshold is then near 0, but the noise does not shrink.
+  // A difference of two ratios may have a threshold near 0. The noise floor is then 0.02, as at a threshold of 1.
   rows.push_back({"<", 0.03, {0.02, 0.019, 0.021}, 0.02, State::inconclusive});
   for (const VerdictCase& row : rows) {
     const Verdict verdict = first_judge(hypothesis(row.op, row.threshold), figures(row.estimate, row.floor));
@@ -59,7 +59,7 @@ TEST(FirstRules, ConfidenceTruthTable) {
   EXPECT_EQ(first_confidence({State::supported, ""}, figures({}, 0, std::nan("")), true), 0.6);
 }
 
-TEST(FirstRules, ClaimKeyHasNoFigures) {
+TEST(FirstRules, ClaimKeyHasNoMeasuredFigure) {
   EXPECT_EQ(first_claim_key("proto1_flash", "bc80", "A CPU, 2 units", "head_dim=64"),
             "proto1_flash/bc80/A CPU, 2 units/head_dim=64");
   EXPECT_EQ(first_claim_key("proto1_flash", "bc80", "A CPU", ""), "proto1_flash/bc80/A CPU");
