@@ -12,7 +12,7 @@ namespace attn {
 
 namespace {
 
-constexpr int64_t most_sparse_keys = int64_t{1} << 18;  // counting the blocks of this many keys takes seconds
+constexpr int64_t most_sparse_keys = int64_t{1} << 18;  // to find the visible blocks of this many keys takes seconds
 
 ExpandShape expand_shape(const FlashConfig& flash) {
   const AttentionShape& shape = flash.shape;

@@ -1,8 +1,9 @@
-"""Builds the libraries with CMake, and installs them into the package, with the kernels' sources and archives.
+"""Builds the libraries with CMake, and installs them into the package, with the sources of the kernels.
 
 If the Python that runs this file has PyTorch, PyTorch's operators are built too. By default pip runs this file without
 PyTorch. This command runs it with PyTorch: pip install --no-build-isolation ./python. If $ATTENTION_PROTO_LIBRARIES
-names the folder `bin` of an existing build for that Python, that build is installed, and nothing is built.
+names the folder `bin` of a build, setup installs this build and builds nothing. If $ATTENTION_PROTO_ARCHIVES
+names a folder of archives (save_archive()), setup installs this folder too.
 """
 
 import importlib.util

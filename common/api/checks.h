@@ -11,10 +11,8 @@
 
 namespace attn {
 
-// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables. It refuses
-// lengths, starts, cu_seqlens, page numbers, documents and offsets that attn.h does not allow, a page that would get
-// the new tokens of two entries of `table`, and what check_new_scales() refuses. If `gpu` is true, check() does not
-// read the tables, because they are in device memory.
+// check() returns whether the call has any rows to compute. On the cpu check() also checks the numbers in the call's
+// tables. If `gpu` is true, check() does not read the tables, because they are in device memory.
 bool check(const FlashCall& call, bool gpu);
 bool check(const CacheCall& call, bool gpu);
 bool check(const LinearCall& call, bool gpu);
@@ -32,9 +30,9 @@ struct ModifiedCall : FlashCall {
 /// result's k has capacity_of(call) tokens. The result is causal: a query sees the keys up to its own key.
 ModifiedCall modified_part(const CacheCall& call);
 
-/// Checks the sizes of a cache: k, max_pages, and q.batch, the number of sequences. Also checks that lengths are given.
+/// Checks the sizes of k, max_pages, the number of sequences (q.batch), and that lengths are given.
 void check_cache(const CacheCall& call, bool gpu);
-/// Checks the values of lengths and table, which are on the host.
+/// Checks the values of lengths and table. The caller has them on the host.
 void check_cache_values(const CacheCall& call);
 /// Checks the scales of the pages, or of the sequences, that get the tokens of new_k. All tables are on the host, and
 /// lengths and table have passed check_cache_values().
@@ -54,11 +52,9 @@ constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
 /// Returns the number of elements in a row of FlashCall::bias for `keys` keys. Rows are padded to a multiple of 4.
 constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
 
-/// Turns off options that change nothing: a window that reaches all keys; windows if all keys are global tokens;
-/// global tokens without a window; a prefix whose keys all queries see anyway; window_right in causal attention without
-/// a prefix; causal if the prefix has all keys. So these options need no separate kernel. Each window, prefix and
-/// number of global tokens that stays on is below the larger of the numbers of queries and keys. The call must have
-/// passed check(), and must have at least one key.
+/// Turns off options that change nothing, for example a window that reaches all keys. So these options need no separate
+/// kernel. Each window, prefix and number of global tokens that stays on is below the larger of the numbers of queries
+/// and keys. The call must have passed check(), and must have at least one key.
 void simplify(FlashCall& call);
 
 }  // namespace attn
