@@ -156,8 +156,9 @@ def compile_one(job):
 
 def compile_all(options):
     if len(options.generator) > 1:  # each generator in a process of its own, because each brings an LLVM
-        return max(subprocess.run([sys.executable, *sys.argv, "--generator", generator], check=False).returncode
-                   for generator in options.generator)
+        command = [sys.executable, sys.argv[0], "compile", "--candidates", options.candidates, "--jobs", str(options.jobs),
+                   *["--default"] * options.default, "--generator"]
+        return max(subprocess.run([*command, generator], check=False).returncode for generator in options.generator)
     generator, = options.generator
     options.candidates.mkdir(parents=True, exist_ok=True)
     made, start = [], time.perf_counter()
