@@ -18,7 +18,7 @@ bool has_any(std::string_view text, std::initializer_list<std::string_view> part
 
 int bytes_of_operand(std::string_view name, std::string_view operands) {
   // The names of these instructions say the size: broadcasts, inserts, extracts, moves of half a register, scalars.
-  if (has_any(name, {"broadcastb"})) return 1;
+  if (has(name, "broadcastb")) return 1;
   if (has_any(name, {"broadcastw", "extrw", "insrw"})) return 2;
   if (has_any(name, {"broadcastd", "broadcastss"})) return 4;
   if (has_any(name, {"broadcastq", "broadcastsd", "32x2", "movhp", "movlp"})) return 8;

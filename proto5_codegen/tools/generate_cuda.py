@@ -342,8 +342,8 @@ def in_turn(kernels):
 
 def tune_some(candidates, log_path, generator, minutes):
     """Times candidates until all were tried, or the time is over. Before a candidate runs, the log gets an entry that
-    says that it failed; the result replaces this entry. So the entry stays if the kernel hangs, and an alarm ends this
-    process. After a fault of the kernel the CUDA context is lost, so the process logs the error, and ends."""
+    says that it failed; the result replaces this entry. If the kernel hangs, an alarm ends this process, and the entry
+    stays. After a fault of the kernel the CUDA context is lost, so the process logs the error, and ends."""
     import torch
     index, log = json.loads((candidates / f"{generator}.json").read_text()), json.loads(log_path.read_text())
     cuda = Cuda()
