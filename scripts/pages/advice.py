@@ -6,6 +6,7 @@ import collections
 import fnmatch
 import functools
 import json
+import math
 
 import records as rec
 
@@ -168,7 +169,7 @@ def counted(some, everything, axes):
     for axis in axes:
         total = collections.Counter(axis_values(finding).get(axis) for finding in everything)
         mine = collections.Counter(axis_values(finding).get(axis) for finding in some)
-        left = sum(impurity(mine[value], total[value]) for value in total)
+        left = math.fsum(impurity(mine[value], total[value]) for value in total)
         if len(total) <= MOST_COUNTED and left < least:
             least = left
             best = f"{name_of(axis)} " + ", ".join(f"{shown(axis, value)}: {mine[value]} of {total[value]}"

@@ -2,6 +2,7 @@
 
 import collections
 import errno
+import fractions
 import gc
 import gzip
 import json
@@ -289,18 +290,23 @@ def measured_by(finding):
 
 def doubts(findings):
     """Returns, for each verdict that is decided and not exact, the value 1 - confidence. The values are in lists, by
-    measured_by() of the findings."""
+    measured_by() of the findings. They are fractions: a sum of floats depends on the version of Python, and so would a
+    printed sum that lies halfway between two tenths."""
     found = collections.defaultdict(list)
     for finding in findings:
         if finding["data"]["verdict"]["state"] != "inconclusive" and finding["confidence"] is not None:
-            found[measured_by(finding)].append(1 - finding["confidence"])
+            found[measured_by(finding)].append(1 - fractions.Fraction(repr(finding["confidence"])))
     return found
 
 
 def expected_wrong(findings):
     """Returns the expected number of wrong verdicts, where each measurement counts once. A measurement adds the mean
     doubt of the verdicts that judge it."""
-    return sum(map(statistics.fmean, doubts(findings).values()))
+    return sum(map(statistics.mean, doubts(findings).values()))
+
+
+def expected_wrong_text(findings):
+    return f"{float(round(expected_wrong(findings), 1)):.1f}"  # a fraction cannot be formatted before Python 3.12
 
 
 def wrong_text(findings):
@@ -309,7 +315,7 @@ def wrong_text(findings):
     if not found:
         return "No verdict is decided."
     return (f"{sum(map(len, found.values()))} verdicts, from {len(found)} measurements, are decided; of these verdicts, "
-            f"{expected_wrong(findings):.1f} are expected to be wrong in the next run.")
+            f"{expected_wrong_text(findings)} are expected to be wrong in the next run.")
 
 
 def confidence_text(finding):
