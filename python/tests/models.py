@@ -28,10 +28,10 @@ import sys
 import threading
 import warnings
 
-import page_tables
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+TESTS = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(TESTS.parent), str(TESTS)]  # with $PYTHONSAFEPATH it has no folder of this tree
+sys.path.append(str(TESTS.parents[1] / "scripts"))
+import page_tables  # noqa: E402
 from command_line import Parser  # noqa: E402
 
 AT_ONCE = min(len(os.sched_getaffinity(0)), 4)  # number of processes

@@ -14,12 +14,13 @@ import re
 import statistics
 import sys
 
-import advice
-import records as rec
-import tuning
-from charts import chart, escaped, grid, ranges, table
-from command_line import Parser
-from peer_suites import Refused, pages
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))  # with $PYTHONSAFEPATH it is not there
+import advice  # noqa: E402
+import records as rec  # noqa: E402
+import tuning  # noqa: E402
+from charts import chart, escaped, grid, ranges, table  # noqa: E402
+from command_line import Parser  # noqa: E402
+from peer_suites import Refused, pages  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 HERE = ("findings.jsonl", "measurements.jsonl", "peers*.json")  # in the current folder; read if no FILE is named
