@@ -1,5 +1,6 @@
 # `cmake --install BUILD --component attn` installs libattn, attn.h, the sources of the kernels (libattn compiles them at
-# run time), and the files by which CMake and pkg-config find libattn. The installed files may be moved together.
+# run time), the licence, and the files by which CMake and pkg-config find libattn. The installed files may be moved
+# together.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -22,6 +23,8 @@ function(attn_install)
               COMPONENT attn PATTERN *.md EXCLUDE)
     endif()
   endforeach()
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/VERSION
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/attn COMPONENT attn)
 
   set(cmake_files ${CMAKE_INSTALL_LIBDIR}/cmake/attn)
   write_basic_package_version_file(${PROJECT_BINARY_DIR}/attnConfigVersion.cmake COMPATIBILITY SameMinorVersion)

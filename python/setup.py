@@ -48,4 +48,5 @@ class WithLibraries(Distribution):
         return True
 
 
-setup(cmdclass={"build_py": Build}, distclass=WithLibraries)
+setup(version=(TREE / "VERSION").read_text().strip(), license="Apache-2.0", cmdclass={"build_py": Build},
+      distclass=WithLibraries)

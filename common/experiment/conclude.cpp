@@ -12,6 +12,7 @@
 #include "common/base/shell.h"
 #include "common/base/standard_streams.h"
 #include "common/base/text_table.h"
+#include "common/base/version.h"
 #include "common/experiment/environment.h"
 #include "common/experiment/state.h"
 
@@ -59,6 +60,7 @@ Json Experiment::State::environment() {
   return {{"device", device->info().json()},
           {"ceilings", measured_ceilings().json()},
           {"flush_selftest", flush_test ? Json(flush_test->json()) : Json(nullptr)},
+          {"version", version()},
           {"host_compiler", host_compiler()},
           {"git", git_state(source_root())}};
 }

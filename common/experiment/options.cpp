@@ -143,8 +143,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   CLI::App app(spec.summary, spec.name);
   app.get_formatter()->column_width(32);
   app.footer(std::string(footer));
-  app.set_help_flag("-h,--help", "this text");
-  app.set_version_flag("--version", spec.name + " " ATTN_VERSION, "the version");
+  add_help_and_version(app);
   const auto text = [&](const char* name, std::string& target, const char* type, const std::string& help) {
     return app.add_option(name, target, help)->type_name(type);
   };

@@ -334,6 +334,7 @@ int run_list(const Arguments& given) {
     if (given.json) {
       print(json_line(summary_of(record)));
     } else {
+    row("version", text("/env/version"));
       const std::string what = record.kind == "note" ? record.domain : record.experiment;
       rows.push_back({record.id, record.kind, printable(record.topic.empty() ? what : what + "/" + record.topic),
                       record.state, confidence_text(record), printable(with_one_unit(record.device)),
@@ -922,8 +923,7 @@ int run_command(int argc, const char* const* argv) {
   CLI::App app(summary, "kb");
   app.get_formatter()->column_width(32);
   app.footer(footer);
-  app.set_help_flag("-h,--help", "this text");
-  app.set_version_flag("--version", "kb " ATTN_VERSION, "the version");
+  add_help_and_version(app);
   app.add_option("--db", given.db, "the knowledge base's file, see DATABASE")->type_name("FILE");
   app.add_flag("--json", given.json, "JSON lines in place of text");
   app.require_subcommand(0, 1);  // run_command() refuses a line without a command

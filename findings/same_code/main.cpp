@@ -41,7 +41,9 @@ int main(int argc, char** argv) {
   bool dry = false;
   CLI::App app(
       "Adds recorded kernels that have another text today, but the same machine code, to findings/same_code.txt. "
-      "Prints the other kernels whose text has changed, and why each of them is not added.");
+      "Prints the other kernels whose text has changed, and why each of them is not added.",
+      "same_code");
+  attn::add_help_and_version(app);
   app.add_option("--old", old_root, "a checkout with the old texts, for example made by git worktree add")
       ->required()
       ->type_name("FOLDER")

@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/base/run_program.h"
 #include "common/base/sha256.h"
+#include "common/base/version.h"
 #include "common/experiment/environment.h"
 #include "common/experiment/report.h"
 #include "common/records/finding.h"
@@ -56,12 +57,13 @@ void write_findings(const std::string& from, const std::string& to, const std::s
                         {"device", name},
                         {"threadgroup_memory_bytes", nullptr},
                         {"input", nullptr}};
-      Json header = {{"schema", "run/1"},
-                     {"id", ""},
-                     {"experiment", "proto1_flash"},
-                     {"run", run},
-                     {"session", session(source_root())},
-                     {"env", {{"host_compiler", host_compiler()}, {"git", git_state(source_root())}}}};
+      Json header = {
+          {"schema", "run/1"},
+          {"id", ""},
+          {"experiment", "proto1_flash"},
+          {"run", run},
+          {"session", session(source_root())},
+          {"env", {{"version", version()}, {"host_compiler", host_compiler()}, {"git", git_state(source_root())}}}};
       header["id"] = record_id(header);
       file.append(header);
       Json finding = make_finding("proto1_flash", name, hypothesis, conclusion, run["id"]);
@@ -90,7 +92,9 @@ void write_findings(const std::string& from, const std::string& to, const std::s
 int main(int argc, char** argv) {
   CLI::App app(
       "Reads the records of two devices. Writes findings that say which tiles and verdicts of one device hold on the "
-      "other device.");
+      "other device.",
+      "proto1_flash_devices");
+  add_help_and_version(app);
   app.footer("Exit status: 0 done; 1 a record or stdout could not be written; 2 bad arguments or records.");
   std::string from, to, out = "findings.jsonl";
   app.add_option("FROM", from, "folder with one device's measurements.jsonl and findings.jsonl")->required();

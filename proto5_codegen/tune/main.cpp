@@ -208,7 +208,9 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
 }  // namespace attn
 
 int main(int argc, char** argv) {
-  CLI::App app("Searches constants and schedules for proto5_codegen, and writes the best into proto5_codegen/tuned.");
+  CLI::App app("Searches constants and schedules for proto5_codegen, and writes the best into proto5_codegen/tuned.",
+               "proto5_codegen_tune");
+  attn::add_help_and_version(app);
   std::string device = "cpu", only, dtype;
   double seconds = 20;
   int64_t heads = 8, tokens = 1024;

@@ -12,7 +12,7 @@ import importlib.util
 
 from attn_proto import _files
 
-__version__ = "0.1.0"
+__version__ = _files.version()
 
 if importlib.util.find_spec("torch"):
     import torch

@@ -11,6 +11,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[1]
 
 
+def version():
+    """Returns the version of the installed package, or of the source tree."""
+    installed = HERE / "share/attn/VERSION"
+    return (installed if installed.exists() else TREE / "VERSION").read_text().strip()
+
+
 def library(name):
     """Returns the path of a library. Looks in $ATTENTION_PROTO_LIBRARIES, this package and build/release/bin, in this
     order. Raises ImportError if no folder has the library."""

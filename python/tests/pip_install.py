@@ -9,7 +9,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = """
-import pathlib, sys, torch, attn_proto
+import importlib.metadata, pathlib, sys, torch, attn_proto
 from attn_proto import dlpack
 assert pathlib.Path(attn_proto.__file__).is_relative_to(sys.argv[1]), attn_proto.__file__
 q, k, v = torch.randn(3, 1, 4, 40, 64).unbind()
@@ -18,6 +18,8 @@ with attn_proto.enable():
     for o in (attn_proto.flash(q, k, v), torch.nn.functional.scaled_dot_product_attention(q, k, v), dlpack.flash(q, k, v)):
         assert (o - want).abs().max() < 1e-4
 assert attn_proto.reasons() == {}
+assert attn_proto.__version__ == importlib.metadata.version("attn-proto") == sys.argv[2], attn_proto.__version__
+assert importlib.metadata.metadata("attn-proto")["License"] == "Apache-2.0"
 """
 
 with tempfile.TemporaryDirectory() as folder:
@@ -25,7 +27,7 @@ with tempfile.TemporaryDirectory() as folder:
                     "--target", f"{folder}/site", HERE], check=True)
     environment = {**os.environ, "PYTHONPATH": f"{folder}/site", "ATTENTION_PROTO_CACHE": f"{folder}/cache"}
     environment.pop("ATTENTION_PROTO_LIBRARIES", None)  # the package must find its own libraries
-    program = [sys.executable, "-c", PROGRAM, folder]
+    program = [sys.executable, "-c", PROGRAM, folder, (HERE.parent / "VERSION").read_text().strip()]
     subprocess.run(program, check=True, cwd=folder, env=environment)
     # The kernels must come from the package, and not from the tree from which the library was built.
     (kernel,) = pathlib.Path(folder).glob("site/attn_proto/share/**/tuned.cpu.cpp")

@@ -24,6 +24,7 @@
 #include "common/base/sha256.h"
 #include "common/base/shell.h"
 #include "common/base/temporary_folder.h"
+#include "common/base/version.h"
 #include "common/device/kernels/ceiling.h"
 #include "common/experiment/ceilings.h"
 #include "common/experiment/environment.h"
@@ -446,6 +447,7 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
   EXPECT_NEAR(run_line["env"]["ceilings"]["copy_gbps"].get<double>(), copy_rate_gbps, 1e-6);
   EXPECT_TRUE(run_line["env"].contains("git"));
   EXPECT_NE(outcome.out.find("vs fastest"), std::string::npos);
+  EXPECT_EQ(run_line["env"]["version"], version());
   EXPECT_NE(outcome.out.find("SUPPORTED    tile32 (n=128): tile 32 takes 0.50 of tile 16\n             ratio of"),
             std::string::npos)
       << outcome.out;

@@ -332,7 +332,8 @@ int check_in_process(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Runs a kernel of Metal on the host and checks each access to memory.");
+  CLI::App app("Runs a kernel of Metal on the host and checks each access to memory.", "msl_check");
+  add_help_and_version(app);
   app.add_option("FILE", options.file, "the kernel's file")->required();
   app.add_option("FUNCTION", options.function, "the kernel, or an instance of a template: 'attention<float, 64>'")
       ->required();

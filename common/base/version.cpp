@@ -1,0 +1,7 @@
+#include "common/base/version.h"
+
+namespace attn {
+
+std::string version() { return ATTN_VERSION; }
+
+}  // namespace attn
