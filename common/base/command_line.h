@@ -12,19 +12,18 @@
 #include "common/base/error.h"
 #include "common/base/number.h"
 #include "common/base/standard_streams.h"
-
-namespace attn {
-#include "common/base/text_table.h"
 #include "common/base/version.h"
 
-/// Adds an option whose value is a number from `min` to `max`. CLI11's own options with numbers would also take nan,
-/// hex digits and other texts. `target` has the type of the limits, or is an optional of this type.
+namespace attn {
+
 /// Adds -h, --help and --version, which prints the name of `app` and the project's version.
 inline void add_help_and_version(CLI::App& app) {
   app.set_help_flag("-h,--help", "this text");
   app.set_version_flag("--version", app.get_name() + " " + version(), "the version");
 }
 
+/// Adds an option whose value is a number from `min` to `max`. CLI11's own options with numbers would also take nan,
+/// hex digits and other texts. `target` has the type of the limits, or is an optional of this type.
 template <typename Target, typename Number>
 CLI::Option* number_option(CLI::App& app, const std::string& name, Target& target, Number min, Number max,
                            const std::string& type, const std::string& help) {

@@ -313,6 +313,7 @@ int run_show(const Arguments& given) {
     row("run", fmt::format("{}, {}", record.run_id(), record.ts));
     row("command", joined_text(json.at("run").at("argv")));
     row("commit", text("/env/git/commit") + (text("/env/git/dirty") == "true" ? ", changed" : ""));
+    row("version", text("/env/version"));
     row("toolchain", text("/env/device/toolchain"));
     row("replay", text("/run/replay"));
   } else {
@@ -334,7 +335,6 @@ int run_list(const Arguments& given) {
     if (given.json) {
       print(json_line(summary_of(record)));
     } else {
-    row("version", text("/env/version"));
       const std::string what = record.kind == "note" ? record.domain : record.experiment;
       rows.push_back({record.id, record.kind, printable(record.topic.empty() ? what : what + "/" + record.topic),
                       record.state, confidence_text(record), printable(with_one_unit(record.device)),

@@ -445,9 +445,9 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
   EXPECT_EQ(run_line["session"]["machine"], record["run"]["machine"]);
   EXPECT_NEAR(run_line["env"]["ceilings"]["f32_tflops"].get<double>(), fma_tflops, 1e-6);
   EXPECT_NEAR(run_line["env"]["ceilings"]["copy_gbps"].get<double>(), copy_rate_gbps, 1e-6);
+  EXPECT_EQ(run_line["env"]["version"], version());
   EXPECT_TRUE(run_line["env"].contains("git"));
   EXPECT_NE(outcome.out.find("vs fastest"), std::string::npos);
-  EXPECT_EQ(run_line["env"]["version"], version());
   EXPECT_NE(outcome.out.find("SUPPORTED    tile32 (n=128): tile 32 takes 0.50 of tile 16\n             ratio of"),
             std::string::npos)
       << outcome.out;
