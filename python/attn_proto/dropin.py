@@ -132,12 +132,15 @@ def _bias_of(mask):
         for axis in range(4):
             if mask.stride(axis) == 0:
                 mask = mask.narrow(axis, 0, 1)
-    bias = (torch.where(mask, 0.0, -math.inf) if mask.dtype == torch.bool else mask).float()
-    rest = -bias.shape[-1] % 4 if bias.shape[-1] > 1 else 0
-    traced = torch.compiler.is_compiling() or get_proxy_mode() is not None or type(bias) not in _in_memory
-    if not traced and rest == 0 and bias.is_contiguous() and bias.data_ptr() % 16 == 0:
-        return bias
-    return torch.nn.functional.pad(bias, (0, rest)).contiguous()  # pad() copies, even if `rest` is 0
+    mask = torch.where(mask, 0.0, -math.inf) if mask.dtype == torch.bool else mask
+    rest = -mask.shape[-1] % 4 if mask.shape[-1] > 1 else 0
+    if torch.compiler.is_compiling() or get_proxy_mode() is not None or type(mask) not in _in_memory:
+        return torch.nn.functional.pad(mask.float(), (0, rest)).contiguous()  # pad() copies, even if `rest` is 0
+    if mask.dtype == torch.float32 and rest == 0 and mask.is_contiguous() and mask.data_ptr() % 16 == 0:
+        return mask
+    bias = mask.new_empty((*mask.shape[:3], mask.shape[3] + rest), dtype=torch.float32)
+    bias[..., :mask.shape[3]] = mask  # type and order of dimensions change in one pass
+    return bias
 
 
 def mask_options(mask):

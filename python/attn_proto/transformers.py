@@ -10,14 +10,13 @@ import functools
 import math
 
 import torch
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
 
 import attn_proto  # noqa: F401: registers the operators
-from attn_proto._masks import FEW, Structure, is_tracing, mask, rolled
+from attn_proto._masks import FEW, Structure, mask, rolled
 from attn_proto.dropin import (_bias_of, _decide, _known, _under_autocast, _why_not, _why_not_now, _why_slower, count,
                                enabled, mask_options, notify_watchers)
 
@@ -86,23 +85,6 @@ def _goes_with_bias(structure, sizes):
     return not whole and (structure.ends is None or not _known(sizes[2] <= FEW))
 
 
-def _kept_bias(position_bias, keys):
-    """Returns the position bias of the first `keys` keys in the form of _bias_of(). Many layers get the same tensor, so
-    the copy is kept as an attribute of the tensor until the tensor changes."""
-    shown = position_bias[..., :keys]
-    capturing = position_bias.is_cuda and torch.cuda.is_current_stream_capturing()
-    if is_tracing(position_bias) or get_proxy_mode() is not None or position_bias.is_inference() or capturing:
-        return _bias_of(shown)
-    stream = torch.cuda.current_stream(position_bias.device).cuda_stream if position_bias.is_cuda else None
-    at = (position_bias._version, position_bias.data_ptr(), keys, stream)
-    kept_at, bias = getattr(position_bias, "_attn_proto_bias", (None, None))
-    if kept_at != at:
-        bias = _bias_of(shown)
-        if bias.data_ptr() != position_bias.data_ptr():  # a tensor that kept itself would never be freed
-            position_bias._attn_proto_bias = at, bias
-    return bias
-
-
 def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, position_bias=None, softcap=None,
              s_aux=None, **kwargs):
     names = [name for name, given in kwargs.items() if not (name in _harmless or given is None or given is False)]
@@ -162,7 +144,7 @@ def _attend(query, key, value, mask, structure, bias, options):
     """Attention by the kernels, with a mask in elements or a structure. With neither, each query sees each key. `bias`
     is a position bias, which goes with a structure or with no mask."""
     if structure is None:
-        masked = mask_options(mask) if bias is None else {"bias": _kept_bias(bias, key.shape[2])}
+        masked = mask_options(mask) if bias is None else {"bias": _bias_of(bias[..., :key.shape[2]])}
         return torch.ops.attn.flash(query, key, value, **masked, **options)
     starts = {} if structure.starts is None else {"starts": structure.starts}
     if structure.lengths is not None:
@@ -175,7 +157,7 @@ def _attend(query, key, value, mask, structure, bias, options):
         key, value = key[:, :, :structure.shorter], value[:, :, :structure.shorter]
         seen = None if seen is None else seen[:, :structure.shorter]
     if bias is not None:
-        bias = _kept_bias(bias, key.shape[2])
+        bias = _bias_of(bias[..., :key.shape[2]])
     elif seen is not None:
         bias = _bias_of(seen[:, None, None, :])
     o = torch.ops.attn.flash(query, key, value, causal=structure.causal, window_left=structure.left, window_right=structure.right,

@@ -651,7 +651,10 @@ struct Autocast<DEVICE, OPERATOR, NAME, TOKENS, CACHE, Result(Arguments...)> {
   template <size_t I, typename Argument>
   static decltype(auto) cast([[maybe_unused]] at::ScalarType type, const Argument& argument) {
     if constexpr (I < TOKENS) {
-      return at::autocast::cached_cast(type, argument, DEVICE);
+      // at::autocast::cached_cast() would keep the copy of a parameter for later calls, and not see that it changes.
+      const bool casts =
+          argument.is_floating_point() && argument.scalar_type() != at::kDouble && argument.device().type() == DEVICE;
+      return casts ? argument.to(type) : argument;
     } else {
       return (argument);
     }
