@@ -230,10 +230,10 @@ def _padding(attention_mask, keys, offset, readable):
         return None, None, shown
     if shown.all():
         return None, None, None
-    starts = (shown.cumsum(-1) == 0).sum(-1)
-    ends = keys - (shown.flip(-1).cumsum(-1) == 0).sum(-1)
+    starts = (shown.cumsum(-1) == 0).sum(-1)  # `keys` for a sequence of padding alone
+    ends = (keys - (shown.flip(-1).cumsum(-1) == 0).sum(-1)).where(shown.any(-1), keys)
     tokens = torch.stack([starts, ends, shown.sum(-1)], -1).tolist()
-    if any(count and end - start != count for start, end, count in tokens):
+    if any(end - start != count for start, end, count in tokens):
         return None, None, shown
     return (starts.int() if any(start for start, _, _ in tokens) else None,
             ends.int() if any(end != keys for _, end, _ in tokens) else None, None)

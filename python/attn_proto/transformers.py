@@ -170,13 +170,32 @@ AttentionMaskInterface.register(NAME, _mask)
 
 
 class PagedLayer(CacheLayerMixin):
-    """Keys and values of one layer on pages, [pages, kv_heads, page_size, head_dim]. The attention call itself writes
-    new tokens to the pages. So update() returns the new tokens as tensors that only the attention call can read."""
+    """Keys and values of one layer on pages, [pages, kv_heads, page_size, head_dim], on the device and in the type of
+    its first keys and values. The attention call itself writes new tokens to the pages. So update() returns the new
+    tokens as tensors that only the attention call can read."""
+
+class _Tables:
+    """The page table and the lengths that the layers of a PagedCache share. Each device with a layer has its own."""
+
+    def __init__(self, batch, max_tokens, page_size):
+        self.batch, self.max_tokens, self.page_size = batch, max_tokens, page_size
+        self._of_device = {}
+
+    def on(self, device):
+        """Returns the page table, int32 [batch, pages of a sequence], and the lengths, int32 [max_tokens + 1, batch].
+        Row n of the lengths is for a batch whose sequences have n tokens, so no step has to write lengths."""
+        if device not in self._of_device:
+            pages = -(-self.max_tokens // self.page_size)
+            table = torch.arange(self.batch * pages, dtype=torch.int32, device=device).view(self.batch, pages)
+            lengths = torch.arange(self.max_tokens + 1, dtype=torch.int32, device=device)[:, None].repeat(1, self.batch)
+            self._of_device[device] = table, lengths
+        return self._of_device[device]
+
 
     is_croppable = True
 
-    def __init__(self, table, lengths, page_size, max_tokens):
-        self.table, self.lengths, self.page_size, self.max_tokens = table, lengths, page_size, max_tokens
+    def __init__(self, tables, device):
+        self.tables, self.device = tables, device  # device: None until the first keys come
         self.is_initialized = False
         self.tokens = self.attended = 0
 
@@ -187,16 +206,18 @@ class PagedLayer(CacheLayerMixin):
     values = keys
 
     def _check(self, key_states):
-        if key_states.shape[0] != self.table.shape[0]:
-            raise ValueError(f"attn_proto: the cache is for a batch of {self.table.shape[0]}, not {key_states.shape[0]}")
-        if key_states.device != self.table.device:
-            raise ValueError(f"attn_proto: the cache is on {self.table.device}, not {key_states.device}")
+        if key_states.shape[0] != self.tables.batch:
+            raise ValueError(f"attn_proto: the cache is for a batch of {self.tables.batch}, not {key_states.shape[0]}")
+        if self.device not in (None, key_states.device):
+            raise ValueError(f"attn_proto: the cache is on {self.device}, not {key_states.device}")
 
     def lazy_initialization(self, key_states, value_states):
         self._check(key_states)
-        pages = (key_states.shape[1], self.page_size)
-        self.key_pages = key_states.new_zeros(self.table.numel(), *pages, key_states.shape[3])
-        self.value_pages = value_states.new_zeros(self.table.numel(), *pages, value_states.shape[3])
+        self.device = key_states.device
+        self.table, self.lengths = self.tables.on(self.device)
+        pages = (self.table.numel(), key_states.shape[1], self.tables.page_size)
+        self.key_pages = key_states.new_zeros(*pages, key_states.shape[3])
+        self.value_pages = value_states.new_zeros(*pages, value_states.shape[3])
         self.is_initialized = True
 
     def update(self, key_states, value_states, *args, **kwargs):
@@ -205,8 +226,8 @@ class PagedLayer(CacheLayerMixin):
                              "failed, or the model changes keys; reset() empties the cache")
         self._check(key_states)
         key_states, value_states = _under_autocast((key_states, value_states))
-        if self.tokens + key_states.shape[2] > self.max_tokens:
-            raise ValueError(f"attn_proto: the cache has room for {self.max_tokens} tokens")
+        if self.tokens + key_states.shape[2] > self.tables.max_tokens:
+            raise ValueError(f"attn_proto: the cache has room for {self.tables.max_tokens} tokens")
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.tokens += key_states.shape[2]
@@ -227,7 +248,7 @@ class PagedLayer(CacheLayerMixin):
         return self.tokens
 
     def get_max_length(self):
-        return self.max_tokens
+        return self.tables.max_tokens
 
     get_max_cache_shape = get_max_length  # the name of the method in older versions of transformers
 
@@ -243,8 +264,8 @@ class PagedLayer(CacheLayerMixin):
 
     def reorder_cache(self, beam_idx):
         """Replaces each sequence by a copy of the sequence that beam_idx names for it."""
-        if beam_idx.shape != self.table.shape[:1]:
-            raise ValueError(f"attn_proto: the cache is for a batch of {self.table.shape[0]}, not {beam_idx.numel()}")
+        if beam_idx.shape != (self.tables.batch,):
+            raise ValueError(f"attn_proto: the cache is for a batch of {self.tables.batch}, not {beam_idx.numel()}")
         for pages in (self.key_pages, self.value_pages) if self.is_initialized else ():
             by_sequence = pages.unflatten(0, self.table.shape)
             by_sequence.copy_(by_sequence.index_select(0, beam_idx.to(pages.device)))
@@ -256,8 +277,9 @@ class PagedLayer(CacheLayerMixin):
 
 
 class PagedCache(Cache):
-    """A cache for sequences of equal length, as generate() makes them; shorter prompts are padded on the left. All layers
-    share one page table. batch is the number of sequences times the number of beams."""
+    """A cache for sequences of equal length, as generate() makes them; shorter prompts are padded on the left. batch is
+    the number of sequences times the number of beams. Each layer takes the device and the type of its first keys and
+    values. With a `device`, keys and values of another device are an error."""
 
     def __init__(self, config, batch, max_tokens, page_size=16, device=None):
         config = config.get_text_config(decoder=True)
@@ -269,9 +291,7 @@ class PagedCache(Cache):
         layer_types = set(getattr(config, "layer_types", None) or ())
         if others := layer_types - {"full_attention", "sliding_attention", "chunked_attention"}:
             raise ValueError(f"attn_proto: a PagedCache does not serve layers of {', '.join(sorted(others))}")
-        pages = -(-max_tokens // page_size)
-        table = torch.arange(batch * pages, dtype=torch.int32, device=device).view(batch, pages)
-        # Row n has the lengths of a batch whose sequences have n tokens, so no step has to write lengths.
-        lengths = torch.arange(max_tokens + 1, dtype=torch.int32, device=device)[:, None].repeat(1, batch)
-        layers = [PagedLayer(table, lengths, page_size, max_tokens) for _ in range(config.num_hidden_layers)]
-        super().__init__(layers=layers)
+        tables = _Tables(batch, max_tokens, page_size)
+        if device is not None:
+            device = torch.empty(0, device=device).device  # with the index of a GPU
+        super().__init__(layers=[PagedLayer(tables, device) for _ in range(config.num_hidden_layers)])

@@ -3,7 +3,7 @@ outputs agree with eager attention. In bfloat16 their distance from eager attent
 distance of the implementation that transformers takes by default.
 
 Tiny models with drawn weights run three prompts, and then some steps. Either no prompt is padded, or two are padded on
-the left. The cache grows or is static.
+the left. The cache grows, is static or has pages.
 """
 
 import contextlib
@@ -51,12 +51,13 @@ def padding(padded):
     return mask
 
 
-def run(model, padded, static):
+def run(model, padded, kind="growing"):
     """The logits of the prompts and of steps, without the rows of padding; and the number of forward passes."""
     device = model.device
     ids = torch.randint(1, VOCABULARY, (3, PROMPT + STEPS), generator=torch.Generator().manual_seed(1)).to(device)
     mask = padding(padded).to(device)
-    cache = StaticCache(model.config, max_cache_len=PROMPT + 9) if static else DynamicCache(config=model.config)
+    cache = (DynamicCache(config=model.config) if kind == "growing" else StaticCache(model.config, max_cache_len=PROMPT + 9)
+             if kind == "static" else attn_proto.transformers.PagedCache(model.config, batch=3, max_tokens=PROMPT + 9))
     place = (mask.cumsum(-1) - 1).clamp(min=0)
     prompt = model(ids[:, :PROMPT], attention_mask=mask if padded else None, position_ids=place, cache=cache).logits
     found = [prompt[mask.bool()]]
@@ -75,17 +76,18 @@ class Families(unittest.TestCase):
                 ours = model(kind, "attn_proto", dtype, device)
                 exact = model(kind, "eager", torch.float32, device)
                 theirs = model(kind, None, dtype, device)
-                for padded, static in itertools.product((False, True), (False, True)):
-                    with self.subTest(kind, device=device, dtype=dtype, padded=padded, static=static):
-                        want, _ = run(exact, padded, False)
+                caches = ("growing", "static") if kind == "llama4_text" else ("growing", "static", "paged")  # pages take no chunks
+                for padded, cache in itertools.product((False, True), caches):
+                    with self.subTest(kind, device=device, dtype=dtype, padded=padded, cache=cache):
+                        want, _ = run(exact, padded)
                         attn_proto.reset_reasons()
                         before = attn_proto.launches(device)
-                        got, passes = run(ours, padded, static)
+                        got, passes = run(ours, padded, cache)
                         launches = attn_proto.launches(device) - before
                         self.assertEqual(attn_proto.reasons(), {})
                         self.assertEqual(launches, passes * ours.config.num_hidden_layers)
                         close = 2e-5 if device == "cpu" else 1e-3  # a wrong mask shows as 0.1 or more
-                        allowed = close if dtype == torch.float32 else 2 * (run(theirs, padded, False)[0] - want).abs().max().item()
+                        allowed = close if dtype == torch.float32 else 2 * (run(theirs, padded)[0] - want).abs().max().item()
                         self.assertLess((got - want).abs().max().item(), allowed)
 
     def test_float32(self):
@@ -137,10 +139,10 @@ class Families(unittest.TestCase):
                 layer = ours.model.layers[1].to("cuda:1")
                 layer.register_forward_pre_hook(lambda _, args, named: moved("cuda:1", (args, named)), with_kwargs=True)
                 layer.register_forward_hook(lambda _, args, out: moved("cuda:0", out))
-                want, _ = run(exact, True, False)
+                want, _ = run(exact, True)
                 attn_proto.reset_reasons()
                 before = [attn_proto.launches(device) for device in ("cuda:0", "cuda:1")]
-                got, passes = run(ours, True, False)
+                got, passes = run(ours, True)
                 self.assertLess((got - want).abs().max().item(), 1e-3)
                 self.assertEqual([attn_proto.launches(device) - count for device, count in zip(("cuda:0", "cuda:1"), before)], [passes] * 2)
                 self.assertEqual(attn_proto.reasons(), {})

@@ -465,6 +465,7 @@ class Pages(Case):
         ours = model("llama", "attn_proto")
         for name in ("batch", "max_tokens", "page_size"):
             for number in (0, -1, 2.5):
+                ("is on cpu, not meta", lambda: cache.layers[0].update(*torch.zeros(2, 2, 1, 3, 32, device="meta"))),
                 with self.assertRaisesRegex(ValueError, f"attn_proto: {name}={number} of a PagedCache is not allowed"):
                     self.cache(ours, **{name: number})
 
@@ -478,6 +479,28 @@ class Pages(Case):
         with self.assertRaisesRegex(ValueError, "that hand its keys and values to attention as they are"):
             ours(tokens(2, 20), cache=cache)
         cache.layers[1].update = update
+    def test_each_layer_takes_the_device_and_the_type_of_its_first_keys(self):
+        """A layer on the device meta stands for a layer on a GPU."""
+        for layer, device, dtype in zip(self.cache(model("llama", "attn_proto")).layers, ("cpu", "meta"), (torch.bfloat16, torch.float16)):
+            for count in (20, 1):
+                q, k, v = (torch.zeros(2, heads, count, 32, device=device, dtype=dtype) for heads in (2, 1, 1))
+                o = layer.attend(q, *(new.tensor for new in layer.update(k, v)), None, {})
+                for each in (o, layer.key_pages, layer.value_pages):
+                    self.assertEqual((each.device.type, each.dtype), (device, dtype))
+
+    def test_prompts_in_chunks(self):
+        """The first chunks of a shorter prompt may be padding alone."""
+        ids, padding = tokens(2, 37), torch.ones(2, 37, dtype=torch.long)
+        padding[1, :15] = 0
+        for kind in ("llama", "mistral"):
+            plain, ours = (model(kind, name, eos_token_id=98) for name in ("eager", "attn_proto"))
+            want = plain.generate(ids, attention_mask=padding, max_new_tokens=6, do_sample=False)
+            for chunk in (8, 15):
+                for cache in (self.cache(ours), DynamicCache(config=ours.config)):
+                    said = ours.generate(ids, attention_mask=padding, max_new_tokens=6, do_sample=False, prefill_chunk_size=chunk, cache=cache)
+                    self.assertTrue(torch.equal(said, want), (kind, chunk, cache))
+        self.assertEqual(attn_proto.reasons(), {})
+
         with self.assertRaisesRegex(ValueError, "or the model changes keys"):
             ours(tokens(2, 1), cache=cache)
 
