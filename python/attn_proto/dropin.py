@@ -2,8 +2,11 @@
 with masks, which PyTorch serves faster. PyTorch serves all other calls."""
 
 import collections
+import importlib
+import importlib.machinery
 import math
 import operator
+import sys
 import threading
 
 import torch
@@ -302,12 +305,53 @@ class enable:  # noqa: N801: a class, so that enable() works as a call and in a 
     def __exit__(self, *error):
         global _depth
         with _lock:
+_modeling = "transformers.modeling_utils"  # every model of transformers imports this module
+
+
+def _register():
+    """Imports attn_proto.transformers, which registers attn_implementation="attn_proto"."""
+    try:
+        importlib.import_module("attn_proto.transformers")
+    except ImportError:  # the transformers that is installed is too old to register an implementation
+        pass
+
+
+class _RegistersLater:
+    """A finder of modules that runs _register() after the first import of transformers. Importing transformers takes
+    seconds, so a program that does not use transformers should not import it."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != _modeling:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None:
+            return None
+        run = spec.loader.exec_module
+
+        def run_and_register(module):
+            run(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            _register()
+
+        spec.loader.exec_module = run_and_register
+        return spec
+
+
+def _register_with_transformers():
+    if _modeling in sys.modules:
+        _register()
+    elif not any(isinstance(finder, _RegistersLater) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _RegistersLater())
+
+
             _depth = max(_depth - 1, 0)
             if _depth == 0:
                 torch.nn.functional.scaled_dot_product_attention = _original
 
 
 def disable():
+        _register_with_transformers()
     """Restores PyTorch's own function after any number of enable()."""
     global _depth
     with _lock:

@@ -70,7 +70,8 @@ def explain(model, **inputs):
                 with watched(model, calls, "step"):
                     model(input_ids=ids[:, :1], attention_mask=torch.nn.functional.pad(padding, (0, 1), value=1), **{name: cache})
     if not calls:
-        print('no call of attention reached attn_proto: load the model with attn_implementation="attn_proto", or call attn_proto.enable()')
+        print('no call of attention reached attn_proto: call attn_proto.enable(), and load models of transformers after it, with '
+              'attn_implementation="attn_proto"')
     alike = collections.defaultdict(list)
     for call in calls:
         alike[call._replace(layer="")].append(call)

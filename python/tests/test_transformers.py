@@ -4,6 +4,8 @@ import collections
 import functools
 import itertools
 import re
+import subprocess
+import sys
 import types
 import unittest
 import warnings
@@ -611,6 +613,16 @@ class Compiled(Case):
         for kind in ("llama", "mistral"):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+class Registers(unittest.TestCase):
+    def test_enable_registers_the_implementation(self):
+        """In a program that imports transformers after enable(), and in one that has imported it before."""
+        ask = "assert 'attn_proto' in transformers.AttentionInterface()"
+        for program in (f"import sys, attn_proto; attn_proto.enable(); assert 'transformers' not in sys.modules; import transformers; {ask}",
+                        f"import transformers, attn_proto; transformers.AttentionInterface; attn_proto.enable(); {ask}"):
+            run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+            self.assertEqual(run.returncode, 0, run.stderr)
+
+
                 traced = torch.jit.trace(Logits(model(kind, "attn_proto")), (ids, padding), check_trace=False)
             want = model(kind, "eager")(others, attention_mask=of_others).logits
             self.near(traced(others, of_others)[of_others.bool()], want[of_others.bool()])
