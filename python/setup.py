@@ -1,14 +1,16 @@
 """Builds the libraries with CMake, and installs them into the package, with the sources of the kernels.
 
 If the Python that runs this file has PyTorch, PyTorch's operators are built too. By default pip runs this file without
-PyTorch. This command runs it with PyTorch: pip install --no-build-isolation ./python. If $ATTENTION_PROTO_LIBRARIES
-names the folder `bin` of a build, setup installs this build and builds nothing. If $ATTENTION_PROTO_ARCHIVES
-names a folder of archives (save_archive()), setup installs this folder too.
+PyTorch. This command runs it with PyTorch: pip install --no-build-isolation ./python. $CMAKE_ARGS has more arguments
+for CMake, in the quotes of a shell: CMAKE_ARGS='-DCMAKE_CXX_FLAGS="-O1 -g"'. If $ATTENTION_PROTO_LIBRARIES names the
+folder `bin` of a build, setup installs this build and builds nothing. If $ATTENTION_PROTO_ARCHIVES names a folder of
+archives (save_archive()), setup installs this folder too.
 """
 
 import importlib.util
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 
@@ -22,8 +24,12 @@ def build(torch):
     """Builds with CMake and returns the build folder."""
     folder = TREE / "build/python"
     found = [f"-DATTN_TORCH={pathlib.Path(torch.origin).parent}"] if torch else []
+    try:
+        given = shlex.split(os.environ.get("CMAKE_ARGS", ""))
+    except ValueError as error:
+        raise SystemExit(f"setup.py: CMAKE_ARGS={os.environ['CMAKE_ARGS']}: {error}; words as in a shell are allowed")
     subprocess.run(["cmake", "-S", TREE, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", "-DATTN_EXPERIMENTS=OFF",
-                    "-DCMAKE_UNITY_BUILD=ON", *found, *os.environ.get("CMAKE_ARGS", "").split()], check=True)
+                    "-DCMAKE_UNITY_BUILD=ON", *found, *given], check=True)
     subprocess.run(["cmake", "--build", folder, "--parallel", str(os.cpu_count())], check=True)
     return folder
 

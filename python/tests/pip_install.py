@@ -22,6 +22,24 @@ assert attn_proto.__version__ == importlib.metadata.version("attn-proto") == sys
 assert importlib.metadata.metadata("attn-proto")["License"] == "Apache-2.0"
 """
 
+
+def check_cmake_arguments():
+    """Builds with a cmake that only writes down its arguments."""
+    with tempfile.TemporaryDirectory() as folder:
+        said, cmake = pathlib.Path(folder) / "said", pathlib.Path(folder) / "cmake"
+        cmake.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> "{said}"\n')
+        cmake.chmod(0o755)
+        environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+        environment.pop("ATTENTION_PROTO_LIBRARIES", None)
+        build = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", f"{folder}/lib"]
+        subprocess.run(build, check=True, cwd=HERE, env={**environment, "CMAKE_ARGS": '-DCMAKE_CXX_FLAGS="-O1 -g" -DA=b'})
+        arguments = said.read_text().splitlines()
+        assert {"-DCMAKE_CXX_FLAGS=-O1 -g", "-DA=b"} < set(arguments), arguments
+        done = subprocess.run(build, cwd=HERE, env={**environment, "CMAKE_ARGS": '-DA="b'}, stderr=subprocess.PIPE, text=True)
+        assert done.returncode and done.stderr.splitlines()[-1].startswith('setup.py: CMAKE_ARGS=-DA="b: '), done.stderr
+
+
+check_cmake_arguments()
 with tempfile.TemporaryDirectory() as folder:
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index",
                     "--target", f"{folder}/site", HERE], check=True)
