@@ -16,7 +16,7 @@ import operator
 import sys
 import threading
 
-from attn_proto import _files, _options
+from attn_proto import _files, _options, _storage
 
 _files.find_compiler()
 
@@ -98,6 +98,8 @@ class _Borrowed:
         if _is_followed(array):
             raise TypeError(f"attn_proto: {name} is traced, or has a forward derivative, and PyTorch does not see this call; "
                             "torch.ops.attn can be traced")
+        if _library(array) == "torch":
+            _storage.check(name, array)
         try:
             self.capsule = array.__dlpack__(max_version=(1, 0))  # without max_version NumPy refuses read-only arrays
         except TypeError:  # a library older than DLPack 1

@@ -16,6 +16,8 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.overrides import handle_torch_function, has_torch_function
 
+from attn_proto import _storage
+
 _original = torch.nn.functional.scaled_dot_product_attention
 _lock = threading.Lock()
 _reasons = collections.Counter()
@@ -126,10 +128,17 @@ def _strides_stay():
     return not torch.compiler.is_exporting() if torch.compiler.is_compiling() else get_proxy_mode() is None
 
 
+def _check_storage(name, tensor):
+    """Raises ValueError if an operation of PyTorch on the tensor would read beyond the end of the tensor's storage."""
+    if not torch.compiler.is_compiling() and type(tensor) in _in_memory:
+        _storage.check(name, tensor)
+
+
 def _bias_of(mask):
     """Returns the values that a mask adds to the scores, float32 in four dimensions. Dimensions along which the mask
     only repeats have size 1. Keys are padded to a multiple of 4. The result is a copy, unless the mask already has this
     form."""
+    _check_storage("the mask", mask)
     mask = mask[(None,) * (4 - mask.dim())]
     if _strides_stay():
         for axis in range(4):
@@ -200,9 +209,13 @@ def _under_autocast(tensors):
     kind = tensors[0].device.type
     if kind not in _backends or not torch.is_autocast_enabled(kind):
         return tensors
-    dtype = torch.get_autocast_dtype(kind)
-    return [tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind
-            else tensor for tensor in tensors]
+    dtype, cast = torch.get_autocast_dtype(kind), []
+    for name, tensor in zip(("query", "key", "value", "attn_mask"), tensors):
+        if tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind:
+            _check_storage(name, tensor)
+            tensor = tensor.to(dtype)
+        cast.append(tensor)
+    return cast
 
 
 def count(why):

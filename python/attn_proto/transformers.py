@@ -17,7 +17,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 import attn_proto  # noqa: F401: registers the operators
 from attn_proto._masks import FEW, Structure, mask, rolled
-from attn_proto.dropin import (_bias_of, _decide, _known, _under_autocast, _why_not, _why_not_now, _why_slower, count,
+from attn_proto.dropin import (_bias_of, _check_storage, _decide, _known, _under_autocast, _why_not, _why_not_now, _why_slower, count,
                                enabled, mask_options, notify_watchers)
 
 NAME = "attn_proto"
@@ -90,6 +90,8 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     names = [name for name, given in kwargs.items() if not (name in _harmless or given is None or given is False)]
     if names:
         raise ValueError(f'attn_proto: attention with {", ".join(names)} is not served; attn_implementation="eager" may serve it')
+    for name, tensor in (("attention_mask", attention_mask), ("position_bias", position_bias), ("s_aux", s_aux)):
+        _check_storage(name, tensor)
     paged = key.layer if isinstance(key, _NewTokens) else None
     if paged is not None:
         key, value = key.tensor, value.tensor
@@ -151,6 +153,8 @@ def _attend(query, key, value, mask, structure, bias, options):
         attend = torch.ops.attn.paged_decode if query.shape[2] <= FEW else torch.ops.attn.paged_prefill
         return attend(query, key, value, structure.lengths, window_left=structure.left, **starts, **options)
     if structure.shifts is not None:
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            _check_storage(name, tensor)
         query, key, value = (rolled(tokens, structure.shifts) for tokens in (query, key, value))
     seen = structure.seen
     if structure.shorter is not None:

@@ -116,11 +116,23 @@ DLDataType type_of(const char* name, at::ScalarType type) {
   }
 }
 
+/// Refuses a tensor with elements beyond the end of its storage: somebody has resized the storage.
+void check_storage(const char* name, const Tensor& tensor) {
+  if (tensor.numel() == 0) return;
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  int64_t last = tensor.storage_offset();
+  for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+  const size_t needed = static_cast<size_t>(last + 1) * tensor.dtype().itemsize(), there = tensor.storage().nbytes();
+  TORCH_CHECK(needed <= there, name, ": a storage of ", std::to_string(there),
+              " bytes is not allowed; its elements need ", std::to_string(needed));
+}
+
 /// A DLTensor that points to a tensor's own sizes and strides, and so must not outlive the tensor.
 struct Described : DLTensor {
   Described(const char* name, const Tensor& tensor) : DLTensor{} {
     TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), name, " is on ", tensor.device(),
                 "; cpu and cuda are allowed");
+    check_storage(name, tensor);
     data = const_cast<void*>(static_cast<const void*>(tensor.data_ptr()));
     device = {tensor.device().is_cpu() ? kDLCPU : kDLCUDA, tensor.device().is_cpu() ? 0 : tensor.device().index()};
     ndim = static_cast<int32_t>(tensor.dim());
@@ -546,6 +558,12 @@ Derivative derivative_of(const Option&) {
   return none;
 }
 
+/// Whether the keys are those of a tensor whose elements lie at its addresses, outside of a trace.
+bool in_memory(c10::DispatchKeySet keys) {
+  const c10::DispatchKey next = (keys & c10::after_ADInplaceOrView_keyset).highestPriorityTypeId();
+  return next == c10::DispatchKey::CPU || next == c10::DispatchKey::CUDA;
+}
+
 /// At the Autograd keys: refuses tensors with backward or forward derivatives. In a trace or under torch.func, only an
 /// operator at these keys can see whether derivatives are wanted.
 template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
@@ -556,13 +574,9 @@ struct Inference<OPERATOR, NAME, Result(Arguments...)> {
     static const auto op =
         c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "").template typed<Result(Arguments...)>();
     if ((derivative_of(arguments) || ...)) refuse(op.schema(), {derivative_of(arguments)...});
-    const c10::DispatchKeySet rest = keys & c10::after_ADInplaceOrView_keyset;
-    const c10::DispatchKey next = rest.highestPriorityTypeId();
-    if (next == c10::DispatchKey::CPU || next == c10::DispatchKey::CUDA) {  // saves the dispatcher's time
-      return OPERATOR(std::forward<Arguments>(arguments)...);
-    }
+    if (in_memory(keys)) return OPERATOR(std::forward<Arguments>(arguments)...);  // saves the dispatcher's time
     const at::AutoDispatchBelowADInplaceOrView below;
-    return op.redispatch(rest, std::forward<Arguments>(arguments)...);
+    return op.redispatch(keys & c10::after_ADInplaceOrView_keyset, std::forward<Arguments>(arguments)...);
   }
 
  private:
@@ -646,11 +660,13 @@ struct Autocast<DEVICE, OPERATOR, NAME, TOKENS, CACHE, Result(Arguments...)> {
     if constexpr (CACHE != no_cache) {
       if (const auto cached = std::get<CACHE>(arguments).scalar_type(); is_for_tokens(cached)) type = cached;
     }
-    return op.call(cast<I>(type, std::get<I>(arguments))...);
+    return op.call(cast<I>(op.schema(), type, std::get<I>(arguments))...);
   }
   template <size_t I, typename Argument>
-  static decltype(auto) cast([[maybe_unused]] at::ScalarType type, const Argument& argument) {
+  static decltype(auto) cast([[maybe_unused]] const c10::FunctionSchema& schema, [[maybe_unused]] at::ScalarType type,
+                             const Argument& argument) {
     if constexpr (I < TOKENS) {
+      if (in_memory(argument.key_set())) check_storage(schema.arguments()[I].name().c_str(), argument);
       // at::autocast::cached_cast() would keep the copy of a parameter for later calls, and not see that it changes.
       const bool casts =
           argument.is_floating_point() && argument.scalar_type() != at::kDouble && argument.device().type() == DEVICE;

@@ -118,6 +118,14 @@ class Arrays(Case):
         self.near(dlpack.flash(q, k, v, causal=2 ** 32), dlpack.flash(q, k, v, causal=True))
 
     @unittest.skipUnless(torch, "PyTorch")
+    def test_storages_that_end_before_their_tensors(self):
+        tensors = [torch.from_numpy(x) for x in (self.q, self.k, self.v, drawn(4))]
+        for i in range(4):
+            given = [x.clone() for x in tensors]
+            given[i].untyped_storage().resize_(given[i].nbytes - 1)
+            self.refuses(ValueError, "a storage of .* bytes is not allowed; its elements need", *given[:3], sinks=given[3])
+
+    @unittest.skipUnless(torch, "PyTorch")
     def test_traces_and_derivatives_of_pytorch_are_refused(self):
         def attend(q):
             return dlpack.flash(q, q, q)

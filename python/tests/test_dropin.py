@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import attn_proto
 
-from test_operators import DEVICES  # noqa: E402
+from test_operators import DEVICES, shortened  # noqa: E402
 
 original = F.scaled_dot_product_attention
 
@@ -215,6 +215,20 @@ class DropIn(unittest.TestCase):
             F.scaled_dot_product_attention(q, q, q).sum().backward()
         self.assertIsNotNone(q.grad)
         self.assertEqual(attn_proto.reasons()["a gradient is wanted"], 1)
+
+    def test_storages_that_end_before_their_tensors(self):
+        """Masks of each form in which the kernels take them, and tensors that autocast converts."""
+        for device, rows, autocast in itertools.product(DEVICES, (1, 24), (False, True)):
+            q, k, v = drawn(2, 4, rows, 64, device=device), *(drawn(2, 4, 24, 64, device=device) for _ in "kv")
+            numbers = drawn(1, 1, rows, 24, device=device)
+            for mask in (numbers, numbers > 0, numbers.to(torch.bfloat16 if autocast else torch.float32)[0, 0]):
+                given = [q, k, v, mask]
+                for i in range(4):
+                    attn_proto.reset_reasons()
+                    with self.subTest(device=device, rows=rows, autocast=autocast, mask=mask.dtype, short=i), attn_proto.enable():
+                        with torch.autocast(device, torch.bfloat16, enabled=autocast), \
+                                self.assertRaisesRegex((RuntimeError, ValueError), "a storage of .* bytes is not allowed; its elements need"):
+                            F.scaled_dot_product_attention(*given[:i], shortened(given[i]), *given[i + 1:])
 
     def test_nested_tensors(self):
         parts = [drawn(4, n, 64, device=DEVICES[0]) for n in (24, 9)]

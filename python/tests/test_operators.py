@@ -528,6 +528,37 @@ class Caches(Case):
             self.assertTrue(torch.equal(both[:, 0], k) and torch.equal(both[:, 1], v))
 
 
+def shortened(tensor):
+    """A copy of the tensor whose storage ends one byte before the copy's last element does."""
+    copy = tensor.clone()
+    copy.untyped_storage().resize_(copy.untyped_storage().nbytes() - 1)
+    return copy
+
+
+class Storages(Case):
+    def test_storages_that_end_before_their_tensors(self):
+        for device, name in self.on_each("flash", "flash_with_lse", "paged_decode", "paged_prefill", "decode_fused", "prefill_fused",
+                                         "check_cache", "linear", "rope"):
+            op, tensor = getattr(ops, name), drawn(2, 4, 8, 16, device=device)
+            given = {each.name: tensor for each in op.default._schema.arguments if "Tensor" in str(each.type)}
+            for short in given:
+                for autocast in (False, True):
+                    with torch.autocast(device, torch.bfloat16, enabled=autocast):
+                        self.refuses(rf"^{short}: a storage of 4095 bytes is not allowed; its elements need 4096",
+                                     lambda: op(**{**given, short: shortened(tensor)}))
+
+    def test_storages_that_end_with_their_tensors(self):
+        for device in self.on_each():
+            q, k, v = qkv(device)
+            buffer = drawn(2, 4, 40, 80, device=device)
+            want = reference(buffer[..., :64], k, v)
+            buffer.untyped_storage().resize_(buffer.nbytes - 4 * 16)
+            self.near(attn_proto.flash(buffer.as_strided(q.shape, buffer.stride()), k, v), want)
+            nothing = q[:0].clone()
+            nothing.untyped_storage().resize_(0)
+            self.assertEqual(attn_proto.flash(nothing, k[:0], v[:0]).shape, nothing.shape)
+
+
 class LinearAndRope(Case):
     def test_linear(self):
         for device in self.on_each():

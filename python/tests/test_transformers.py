@@ -318,6 +318,16 @@ class Arguments(Case):
             with self.assertRaisesRegex(ValueError, text):
                 self.forward(*((2, 4, 20, 32),) * 3, **given)
 
+    def test_storages_that_end_before_their_tensors(self):
+        bias, sinks = torch.zeros(1, 4, 20, 20), torch.zeros(4, dtype=torch.bfloat16)
+        short = [each.clone() for each in (bias, sinks)]
+        for each in short:
+            each.untyped_storage().resize_(each.nbytes - 1)
+        seen = torch.ones(1, 1, 20, 20) > 0
+        for given in ({"position_bias": short[0]}, {"position_bias": short[0], "mask": seen}, {"s_aux": short[1]}, {"mask": short[0]}):
+            with self.assertRaisesRegex(ValueError, "a storage of .* bytes is not allowed; its elements need"):
+                self.forward(*((1, 4, 20, 32),) * 3, **given)
+
     def test_reasons_are_counted_once(self):
         with attn_proto.enable():
             self.forward(*((1, 4, 20, 20),) * 3)
