@@ -100,18 +100,25 @@ class _Borrowed:
                             "torch.ops.attn can be traced")
         if _library(array) == "torch":
             _storage.check(name, array)
+        bits, dtype = _beyond_numpy(array)
+        array = array if bits is None else array.view(bits)
         try:
             self.capsule = array.__dlpack__(max_version=(1, 0))  # without max_version NumPy refuses read-only arrays
         except TypeError:  # a library older than DLPack 1
             self.capsule = array.__dlpack__()
         if _is_valid(self.capsule, b"dltensor_versioned"):
             managed = ctypes.cast(_pointer_of(self.capsule, b"dltensor_versioned"), ctypes.POINTER(Versioned))
+            if managed.contents.major != 1:  # the fields after the version may be others
+                raise TypeError(f"attn_proto: {name} is a {type(array).__name__} that hands out version {managed.contents.major} of "
+                                "DLPack; version 1 is allowed, and DLPack without a version")
             self.tensor = ctypes.pointer(managed.contents.tensor)
             read_only = managed.contents.flags & 1
         else:
             read_only = False
             # A DLManagedTensor begins with its DLTensor.
             self.tensor = ctypes.cast(_pointer_of(self.capsule, b"dltensor"), _TensorPointer)
+        if dtype is not None:
+            self.tensor.contents.dtype = dtype
         if written and (read_only or _library(array) == "jax"):
             raise ValueError(f"attn_proto: the call writes {name}, but {name} is read-only")
 
@@ -143,6 +150,15 @@ def _is_followed(array):
             or derivatives._current_level >= 0 and derivatives.unpack_dual(array).tangent is not None)
 
 
+def _beyond_numpy(array):
+    """For an array of NumPy whose type is of the package ml_dtypes, which NumPy's DLPack lacks: the name of a type of
+    NumPy with as many bits, and the type in DLPack. Else None, None."""
+    if _library(array) == "numpy" and array.dtype.kind == "V":
+        return {"bfloat16": ("uint16", DataType(4, 16, 1)),
+                "float8_e4m3fn": ("uint8", DataType(10, 8, 1))}.get(array.dtype.name, (None, None))
+    return None, None
+
+
 def _empty(like, shape, single=False):
     """Returns a new dense array, and a function that turns the array into the caller's result after the array is
     written. The array has the library and device of the array `like`, and the type of `like`, or float32 if `single` is
@@ -160,7 +176,7 @@ def _empty(like, shape, single=False):
         if like.device.platform != "cpu":
             raise ValueError("attn_proto: arrays of JAX must be on the cpu; on a GPU use CuPy arrays that share their "
                              "memory")
-        return numpy.empty(shape, "float32" if single else numpy.from_dlpack(like).dtype), jax.dlpack.from_dlpack
+        return numpy.empty(shape, "float32" if single else like.dtype), lambda o: jax.device_put(o, like.device)
     if hasattr(like, "new_empty"):  # a tensor of PyTorch
         return like.new_empty(shape, dtype=sys.modules["torch"].float32 if single else like.dtype), lambda o: o
     raise ValueError(f"attn_proto: arrays of {library} are not supported: there is no way to make a new array")

@@ -116,7 +116,9 @@ DLDataType type_of(const char* name, at::ScalarType type) {
   }
 }
 
-/// Refuses a tensor with elements beyond the end of its storage: somebody has resized the storage.
+/// Refuses a tensor with elements beyond the end of its storage: somebody has resized the storage. The message gets
+/// numbers as text: in a process with PyTorch for CUDA, writing a number to an output stream crashes, because parts of
+/// the stream come from another libstdc++.
 void check_storage(const char* name, const Tensor& tensor) {
   if (tensor.numel() == 0) return;
   const auto sizes = tensor.sizes(), strides = tensor.strides();

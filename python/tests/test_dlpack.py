@@ -117,6 +117,23 @@ class Arrays(Case):
         self.refuses(ValueError, "soft_cap 1000.5: 0.001 to 1000 are allowed, and 0 turns the option off", q, k, v, soft_cap=1000.5)
         self.near(dlpack.flash(q, k, v, causal=2 ** 32), dlpack.flash(q, k, v, causal=True))
 
+    def test_versions_of_dlpack(self):
+        class Versioned:
+            def __init__(self, array, major):
+                self.array, self.major, self.shape = array, major, array.shape
+
+            def __dlpack__(self, **options):
+                capsule = self.array.__dlpack__(max_version=(1, 0))
+                begin = dlpack._pointer_of(capsule, b"dltensor_versioned")
+                ctypes.c_uint32.from_address(begin).value = self.major
+                return capsule
+
+        want = attention(self.q, self.k, self.v)[0]
+        self.near(dlpack.flash(self.q, Versioned(self.k, 1), self.v), want)
+        for major in (0, 2, 99):
+            self.refuses(TypeError, f"k is a Versioned that hands out version {major} of DLPack; version 1 is allowed", self.q,
+                         Versioned(self.k, major), self.v)
+
     @unittest.skipUnless(torch, "PyTorch")
     def test_storages_that_end_before_their_tensors(self):
         tensors = [torch.from_numpy(x) for x in (self.q, self.k, self.v, drawn(4))]
