@@ -2,7 +2,8 @@
 definition in float64 (definitions.py). A call that is not allowed must give an error of one line.
 
     python/tests/run build/release/bin tests/fuzz.py torch                      # a minute, with a new seed
-    python/tests/run build/release/bin tests/fuzz.py torch -- --seconds 600     # or --seed S, --only N, --device cuda
+    python/tests/run build/release/bin tests/fuzz.py torch -- --seconds 600     # or --seed S, --only N
+    python/tests/run build/gpu/bin tests/fuzz.py torch -- --seconds 600 --device cuda
 
 The seed and the number determine a case. About one case in three runs under one of PyTorch's modes, with a changed q or
 a derivative, or in a trace. Without --only, cases run in a second process, so a case that ends the process is a finding
@@ -116,6 +117,9 @@ class Case(random.Random):
         self.generator = torch.Generator().manual_seed(self.getrandbits(60))
         self.way = self.choice((*MODES, *CHANGES, *TRACES, "autocast", "gradient")) if self.one_in(3) else "plain"
         self.rows_may_overlap = self.way not in COPIES
+        # In other ways PyTorch's own operations read the tensors before the operator does.
+        self.storages_may_end = self.way in MODES or self.way in ("parameter", "subclass")
+        self.small = False  # whether a storage ends before its tensor does
         if self.way != "plain":
             self.say(self.way)
         if self.way in ("gradient", "jvp"):
@@ -155,45 +159,66 @@ class Case(random.Random):
         self.say(scale=given)
         return given, 1 / math.sqrt(width) if given is None else given
 
-    def tensor(self, name, *shape, dtype, wild=6, huge=True, written=False):
-        """A tensor of normally distributed numbers, whose axes lie in memory in any order, with gaps of NaN. An axis
-        may have stride 0 and rows may overlap, unless the tensor is `written`. One tensor in `wild` has a few elements
-        that are not finite, 0 or, with `huge`, very large. Strides are multiples of 16 bytes on a GPU."""
+    def ending(self, name, tensor, most=None):
+        """The tensor, or, if the call must be refused for it, the tensor with a storage that ends before the tensor's
+        last element, by up to `most` bytes."""
+        if tensor.numel() and self.storages_may_end and self.spoilt(150, f"{name} beyond the end of its storage"):
+            last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+            end = (last + 1) * tensor.itemsize
+            left = end - self.randint(1, min(end, most or end))
+            tensor.untyped_storage().resize_(left)
+            self.small = True
+            self.say(f"{left} of {end} bytes of {name}")
+        return tensor
+
+    def tensor(self, name, *shape, dtype, wild=6, huge=True, written=False, times=1):
+        """A tensor of normally distributed numbers, `times` a factor, whose axes lie in memory in any order, with NaN
+        (127 for int8) between rows, between pages and around the tensor. An axis may have stride 0 and rows may overlap,
+        unless the tensor is `written`. One tensor in `wild` has a few elements that are not finite, 0 or, with `huge`,
+        very large. Strides are multiples of 16 bytes on a GPU."""
         step = 1 if self.device == "cpu" else 16 // dtype.itemsize
         strides, inner = [1] * len(shape), -(-shape[-1] // step) * step + step * self.choice((0, 0, 0, 1, 3))
         for axis in self.sample(range(len(shape) - 1), len(shape) - 1):
             strides[axis] = 0 if self.one_in(15) and not written else inner
-            inner *= max(shape[axis], 1) if strides[axis] else 1
+            inner = inner * max(shape[axis], 1) + step * self.choice((0, 0, 0, 1, 40)) if strides[axis] else inner
         if self.rows_may_overlap and not written and self.one_in(30):
             strides[-2] = step
         strided = shape[-1] > 1 and math.prod(shape) and self.way not in COPIES
         if strided and self.spoilt(100, f"elements of {name} that do not lie side by side"):
             strides[-1] = 2
-        start = step * self.choice((0, 0, 1, 5))
-        reach = start + sum((size - 1) * stride for size, stride in zip(shape, strides) if size > 1) + 1
+        start = step * self.choice((0, 0, 1, 5, 300))
+        reach = start + sum((size - 1) * stride for size, stride in zip(shape, strides) if size > 1) + 1 + self.choice((0, 0, 1, 300))
         place = torch.arange(reach)
         place = place.as_strided(shape, strides, start).flatten() if math.prod(shape) else place[:0]
-        values, used, words = self.normal(reach), torch.zeros(reach, dtype=torch.bool), f"{name}{list(shape)} strides {strides}"
+        values, used, words = times * self.normal(reach), torch.zeros(reach, dtype=torch.bool), f"{name}{list(shape)} strides {strides}"
         used[place] = True
         for _ in range(self.choice((1, 1, 2, 7)) if len(place) and wild and self.one_in(wild) else 0):
             special = self.choice((NAN, INF, -INF, 0.0) + (min(torch.finfo(dtype).max, torch.finfo(torch.float32).max) / 128,) * huge)
             values[place[self.randrange(len(place))]] = special
             words += f" {special:.3g}"
         self.say(words)
-        buffer = torch.where(used, values, NAN).to(dtype).to(self.device)
+        buffer = torch.where(used, values, NAN if dtype.is_floating_point else 127).to(dtype).to(self.device)
         if self.spoilt(150, f"{name} without memory"):
             return buffer.to("meta").as_strided(shape, strides, start)
         if not written:
-            self.kept.append((name, buffer, buffer.clone()))
-        return buffer.as_strided(shape, strides, start)
+            self.kept.append((name, buffer))
+        return self.ending(name, buffer.as_strided(shape, strides, start))
 
     def table(self, name, value, dtype=torch.float32):
+        """A dense table with the elements of `value`, in a larger buffer whose other elements are NaN, or the largest
+        number of their type."""
         value = torch.as_tensor(value, dtype=dtype)
         if value.numel() and self.spoilt(80, f"{name} of another type"):
             value = value.to(torch.float64 if dtype.is_floating_point else torch.int32 if dtype == torch.int64 else torch.int64)
         elif value.numel() and self.spoilt(80, f"{name} of another shape"):
             value = torch.cat([value, value])
-        return value.contiguous().to("meta" if self.spoilt(150, f"{name} without memory") else self.device)
+        if self.spoilt(150, f"{name} without memory"):
+            return value.contiguous().to("meta")
+        before, after = self.choice(((0, 0), (0, 64), (64, 64)))
+        around = NAN if value.dtype.is_floating_point else True if value.dtype == torch.bool else torch.iinfo(value.dtype).max
+        buffer = torch.full((before + value.numel() + after,), around, dtype=value.dtype)
+        buffer[before:before + value.numel()] = value.flatten()
+        return self.ending(name, buffer.to(self.device)[before:before + value.numel()].view(value.shape))
 
     def run(self, function, *arguments, **options):
         if self.way == "gradient":
@@ -204,8 +229,11 @@ class Case(random.Random):
         """The tensors in the type to which autocast converts them."""
         return [x.to(to) if self.way == "autocast" else x for x in tensors]
 
+    def keep(self):
+        self.kept = [] if self.small else [(name, buffer, buffer.clone()) for name, buffer in self.kept]
+
     def changed(self):
-        """The names of the inputs that the call has written."""
+        """The names of the inputs that the call has written since keep()."""
         return [name for name, buffer, before in self.kept if not torch.equal(buffer.view(torch.uint8), before.view(torch.uint8))]
 
 
@@ -232,7 +260,7 @@ def qkv(case, dtype, batch, heads, kv_heads, rows, keys, width):
         other = case.choice([x for x in (*UNIT, torch.float64) if x != dtype])
     q, k = case.tensor("q", batch, heads, rows, width, dtype=dtype), case.tensor("k", batch, kv_heads, keys, width, dtype=other)
     v = case.tensor("v", batch, kv_heads, keys, width, dtype=dtype)
-    return q, k, v.cpu() if case.device != "cpu" and case.spoilt(60, "a value on the host") else v
+    return q, k, v.cpu() if case.device != "cpu" and not case.small and case.spoilt(60, "a value on the host") else v
 
 
 # ---- the operators. Each function in OPERATORS draws a call, and returns the call and its results' definition
@@ -356,7 +384,7 @@ def flash(case):
     options |= {**tables, **others, "scale": given, "bshd": bshd}
 
     def read_only(value):
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and not case.small:  # NumPy does not know how long a storage is
             value = value.numpy()
             value.flags.writeable = False
         return value
@@ -365,7 +393,7 @@ def flash(case):
         tensors = swapped(q, k, v) if bshd else (q, k, v)
         if by_dlpack:
             o = dlpack.flash(*map(read_only, tensors), **{name: read_only(value) for name, value in options.items()})
-            result = [torch.from_numpy(o)]
+            result = [torch.as_tensor(o)]
         else:
             result = case.run(ops.flash_with_lse if with_lse else ops.flash, *tensors, **options)
             result = result if with_lse else [result]
@@ -384,7 +412,8 @@ def over_cache(case, appends):
     """A cache is contiguous or on pages. It has q's type, or a type of 8 bits. On a CPU a length or a page out of range
     is refused; on a GPU it makes the sequence's rows NaN."""
     few, eight = case.one_in(2), case.one_in(4)
-    dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 16 if few else 60)
+    tree = few and case.one_in(4)
+    dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 64 if tree else 16 if few else 60)
     if eight and case.device != "cpu":
         dtype = torch.bfloat16 if few and dtype == torch.float32 else dtype
         width = -(-width // 16) * 16 if width % 8 == 0 else width
@@ -397,18 +426,28 @@ def over_cache(case, appends):
     token_dtype = case.choice(list(UNIT)) if case.way == "autocast" else dtype
     q = case.tensor("q", batch, heads, rows, width, dtype=token_dtype)
     if eight:
-        caches = [(9 * case.normal(*sizes)).to(cache_dtype).to(case.device) for _ in "kv"]
+        caches = [case.tensor(name, *sizes, dtype=cache_dtype, wild=0, written=appends, times=9) for name in ("k_cache", "v_cache")]
         scales = [torch.rand(sizes[:2], generator=case.generator) for _ in "kv"]
         options = {name: case.table(name, each) for name, each in zip(("key_scales", "value_scales"), scales)}
     else:
         wild = 0 if appends else 6
         caches = [case.tensor(name, *sizes, dtype=dtype, wild=wild, written=appends) for name in ("k_cache", "v_cache")]
-        if appends and count > 1 and caches[0].numel() and case.spoilt(40, "a cache that is written and repeats"):
+        if appends and count > 1 and caches[0].numel() and not case.small and case.spoilt(40, "a cache that is written and repeats"):
             caches[0] = caches[0][:1].expand(sizes)
-    lengths = torch.tensor([case.choice((case.randint(0, capacity), min(rows, capacity), capacity)) for _ in range(batch)]).int()
+    least = min(rows, capacity)
+    lengths = torch.tensor([case.choice((case.randint(0, capacity), case.randint(0, least), least, capacity, capacity, 0))
+                            for _ in range(batch)]).int()
     table = torch.randperm(count, generator=case.generator)[:batch * max_pages].view(batch, -1).int() if page and batch else None
     for i in range(batch if page else 0):  # pages that hold no token
         table[i, -(-lengths[i].item() // page):] = case.choice((-1, 0, 10 ** 9))
+    empty = case.one_in(2) and not case.small and all(x.stride(-2) >= width and 0 not in x.stride() and not x.is_meta for x in caches)
+    for cache in caches if empty else ():  # slots that hold no token, before the call
+        holds = torch.zeros(sizes[0], sizes[2], dtype=torch.bool)
+        for i, token in ((i, token) for i, length in enumerate(lengths.tolist()) for token in range(length - rows * appends)):
+            holds[(table[i, token // page], token % page) if page else (i, token)] = True
+        bits = cache.view(torch.uint8) if eight else cache
+        bits.masked_fill_(~holds.to(case.device)[:, None, :, None], NAN if not eight else 127)  # 127 is NaN as e4m3
+    case.say(empty_slots_are_nan=empty)
     lost = False
     if batch and case.one_in(15):
         lost, lengths[0] = True, case.choice((-1, capacity + 1, 2 ** 31 - 1, -2 ** 31))
@@ -428,7 +467,7 @@ def over_cache(case, appends):
         new = [case.tensor(name, batch, kv_heads, rows, width, dtype=token_dtype) for name in ("new_k", "new_v")]
         if case.way == "vmap":
             case.wrong.append("a write to a tensor that is not batched")
-        if case.one_in(2):
+        if not tree and case.one_in(2):
             pairs = case.choice((width // 2, 4))
             if case.spoilt(20, "angles for more pairs than a row has, or for a number of pairs that prefill refuses"):
                 pairs = width // 2 + 4 if few else case.choice((width // 2 + 4, 6))
@@ -438,7 +477,7 @@ def over_cache(case, appends):
                 case.choice(angles).view(-1)[case.randrange(angle.numel())] = special = case.choice((NAN, INF))
                 case.say(angle=special)
             case.say(f"angles {list(angle.shape)}", interleaved=options["interleaved"])
-    names = case.sample(("window_left", "soft_cap", "alibi", "sinks", "starts", "tree"), case.choice((0, 0, 1, 1, 2, 4)))
+    names = case.sample(("window_left", "soft_cap", "alibi", "sinks", "starts"), case.choice((0, 0, 1, 1, 2, 4)))
     cap = options["soft_cap"] = case.choice((1, 5, 30, 0.5, 30.5)) if "soft_cap" in names else 0
     window = options["window_left"] = case.number("window_left", capacity) if "window_left" in names else -1
     more, added, sinks = adding_tables(case, names, batch, heads, 1, 2)
@@ -446,14 +485,14 @@ def over_cache(case, appends):
     # The first of the two keys is one before the query's own key, so `added` is -slope there.
     slopes = None if added is None else -added[:, 0, 0]
     starts, before_start = starts_of(case, batch, capacity) if "starts" in names else (None, None)
-    options["starts"], tree = starts, None
-    if "tree" in names and not angles:
-        if not few:
-            case.wrong.append("a tree in a prompt")
+    options["starts"] = starts
+    if not few and case.spoilt(15, "a tree in a prompt"):
+        tree = True
+    if tree:
         tree = torch.randint(-2 ** 63, 2 ** 63 - 1, (batch, rows), generator=case.generator)
         options["tree"] = case.table("tree", tree, torch.int64)
-    case.say(cap=cap, window=window, tree=tree is not None)
-    before = [x.clone() for x in caches]
+    case.say(cap=cap, window=window, tree=tree is not False)
+    before = [] if case.small else [x.clone() for x in caches]
     options |= {"scale": given, "bshd": bshd, "cache_bshd": cache_bshd}
     name = ("decode_fused" if few else "prefill_fused") if appends else "paged_decode" if few else "paged_prefill"
 
@@ -491,10 +530,10 @@ def over_cache(case, appends):
         dense = [x[table.long().clamp(0, count - 1)].transpose(1, 2).flatten(2, 3) if page else x for x in full]
         key, own = torch.arange(capacity), at[:, None, :, None]
         hidden = key > own
-        if tree is not None:
+        if tree is not False:
             token = key - (seen - rows)[:, None, None, None]
             unseen = (tree[:, None, :, None] >> token.clamp(0, 63)) & 1 == 0
-            hidden = (token >= 0) & unseen | (key >= seen[:, None, None, None])
+            hidden = (token >= 0) & unseen | (key >= seen[:, None, None, None]) | (own < 0)
         if window >= 0:
             hidden = hidden | (own - key > window)
         if before_start is not None:
@@ -599,6 +638,7 @@ def dropin(case):
     """scaled_dot_product_attention under one of PyTorch's modes. If the drop-in leaves a call to PyTorch, the result
     must be PyTorch's."""
     case.rows_may_overlap = False  # PyTorch's results then overlap too
+    may_end, case.storages_may_end = case.storages_may_end, False
     dtype, batch, heads, kv_heads, rows, keys, width = shapes(case)
     gqa = case.one_in(2)
     kv_heads = kv_heads if gqa else heads
@@ -617,6 +657,12 @@ def dropin(case):
     elif case.one_in(30):
         tensors = [x.double() if case.one_in(2) else x for x in tensors]
     way = "plain" if case.way == "gradient" else case.way
+    case.storages_may_end = may_end  # by one element: PyTorch reads all elements of a call that it gets
+    # A causal call need not read the last keys.
+    tensors = [x if causal and name != "query" else case.ending(name, x, x.itemsize)
+               for name, x in zip(("query", "key", "value"), tensors)]
+    if mask is not None and corner is None:
+        mask = case.ending("mask", mask, mask.itemsize)
     case.say(f"types {[str(x.dtype)[6:] for x in tensors]}", causal=causal, gqa=gqa, flat=flat, corner=corner and corner.__name__)
     case.wrong.clear()  # PyTorch decides which calls are refused
     options = {"attn_mask": mask, "is_causal": causal, "scale": given, "enable_gqa": gqa}
@@ -637,6 +683,8 @@ def dropin(case):
         return [got]
 
     def right():
+        if case.small:
+            return [("a refusal, because the storage is too small", None) if served else (got, None)]
         pytorch = attempt(way, original) if not served or way in TRACES else None
         if isinstance(pytorch, torch.Tensor) and any(x.is_meta for x in (*tensors, mask) if x is not None):
             return [(got, None)]  # PyTorch's own result then has memory that nobody writes
@@ -696,6 +744,7 @@ def judge(seed, number, device, tell):
     case = Case(seed, number, device)
     name = case.choices(list(OPERATORS), WEIGHTS)[0]
     call, right = OPERATORS[name](case)
+    case.keep()
     words = f"{name}({', '.join(filter(None, case.said))})"
     tell(words)
     try:
