@@ -45,7 +45,7 @@ struct Rules {
       const int64_t own = q + kv_len - q_len;
       if (soft_cap != 0) s = soft_cap * std::tanh(s / soft_cap);
       if (alibi) s -= (slopes.empty() ? usual[at] : static_cast<double>(slopes[at])) * static_cast<double>(own - k);
-      if (window_left >= 0 && k < own - window_left) return hidden;
+      if (own < 0 || (window_left >= 0 && k < own - window_left)) return hidden;
       const int64_t token = k - (kv_len - q_len);
       if (!tree.empty() && token >= 0) {
         const auto word = static_cast<uint64_t>(tree[static_cast<size_t>(sequence * q_len + q)]);
@@ -618,7 +618,8 @@ TEST_F(DeviceModifiersTest, BrokenModifiersOverACacheAreCaught) {
        "[context.batch * context.q_len + q]",
        "[q]",
        {.tree = any_words}},
-      {"the first new token is always seen", "score_in_trees.h", "token < 0", "token < 1", {.tree = any_words}}};
+      {"the first new token is always seen", "score_in_trees.h", "token < 0", "token < 1", {.tree = any_words}},
+      {"a token before key 0 sees keys", "score_in_trees.h", "q + older < 0", "false", {.tree = any_words}}};
   for (const Mutation& mutation : mutations) {
     const test::MutatedSources mutated(folder + mutation.file, mutation.from, mutation.to);
     engine_ = std::make_unique<Engine>(test::test_device, EngineOptions{.cache_folder = ATTN_TEST_KERNELS});

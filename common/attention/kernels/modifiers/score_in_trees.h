@@ -1,7 +1,8 @@
 // The modifiers of score.h, and a tree of new tokens. The new tokens are the q_len queries, and the last q_len keys.
 // For each new token, a table says which of the first 64 new tokens of its sequence the token sees. All tokens see the
-// older keys. The score hook hides the other pairs, because the keys that a token sees are no range for a keys hook,
-// and the kernels for decoding take no mask hook.
+// older keys. If a sequence is shorter than q_len, its first tokens stand before key 0 and see no key. The score hook
+// hides the other pairs, because the keys that a token sees are no range for a keys hook, and the kernels for decoding
+// take no mask hook.
 #pragma once
 
 #define score score_without_tree
@@ -27,7 +28,8 @@ static inline float hidden_in_tree() {
 }
 
 static inline bool seen_in_tree(int q, int k, const ScoreContext& context) {
-  const int token = k - (context.kv_len - context.q_len);
+  const int older = context.kv_len - context.q_len, token = k - older;
+  if (q + older < 0) return false;
   if (token < 0) return true;
   const long long* const words = table_at<long long>(context, later_of(context).tree);
   return token < 64 && (words[context.batch * context.q_len + q] >> token & 1) != 0;
