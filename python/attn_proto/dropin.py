@@ -303,21 +303,6 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")
 
 
-class enable:  # noqa: N801: a class, so that enable() works as a call and in a with statement
-    """Puts the drop-in in place of PyTorch's function from now on, or until the end of the block of `with enable():`."""
-
-    def __init__(self):
-        global _depth
-        with _lock:
-            _depth += 1
-            torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        global _depth
-        with _lock:
 _modeling = "transformers.modeling_utils"  # every model of transformers imports this module
 
 
@@ -358,13 +343,29 @@ def _register_with_transformers():
         sys.meta_path.insert(0, _RegistersLater())
 
 
+class enable:  # noqa: N801: a class, so that enable() works as a call and in a with statement
+    """Puts the drop-in in place of PyTorch's function from now on, or until the end of the block of `with enable():`.
+    Also registers attn_implementation="attn_proto" with transformers, now or when the program imports transformers."""
+
+    def __init__(self):
+        global _depth
+        _register_with_transformers()
+        with _lock:
+            _depth += 1
+            torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        global _depth
+        with _lock:
             _depth = max(_depth - 1, 0)
             if _depth == 0:
                 torch.nn.functional.scaled_dot_product_attention = _original
 
 
 def disable():
-        _register_with_transformers()
     """Restores PyTorch's own function after any number of enable()."""
     global _depth
     with _lock:

@@ -173,11 +173,6 @@ AttentionInterface.register(NAME, _forward)
 AttentionMaskInterface.register(NAME, _mask)
 
 
-class PagedLayer(CacheLayerMixin):
-    """Keys and values of one layer on pages, [pages, kv_heads, page_size, head_dim], on the device and in the type of
-    its first keys and values. The attention call itself writes new tokens to the pages. So update() returns the new
-    tokens as tensors that only the attention call can read."""
-
 class _Tables:
     """The page table and the lengths that the layers of a PagedCache share. Each device with a layer has its own."""
 
@@ -195,6 +190,11 @@ class _Tables:
             self._of_device[device] = table, lengths
         return self._of_device[device]
 
+
+class PagedLayer(CacheLayerMixin):
+    """Keys and values of one layer on pages, [pages, kv_heads, page_size, head_dim], on the device and in the type of
+    its first keys and values. The attention call itself writes new tokens to the pages. So update() returns the new
+    tokens as tensors that only the attention call can read."""
 
     is_croppable = True
 

@@ -460,6 +460,7 @@ class Pages(Case):
                 ("for a batch of 2, not 1", lambda: ours(tokens(1, 3), cache=cache)),
                 ("for a batch of 2, not 3", lambda: self.cache(ours).early_initialization(3, 1, 32, torch.float32, "cpu")),
                 ("is on meta, not cpu", lambda: ours(tokens(2, 3), cache=self.cache(ours, device="meta"))),
+                ("is on cpu, not meta", lambda: cache.layers[0].update(*torch.zeros(2, 2, 1, 3, 32, device="meta"))),
                 ("room for 64 tokens", lambda: ours(tokens(2, 45), cache=cache)),
                 ("does not serve this call: masks", lambda: sees_all(tokens(2, 3), cache=self.cache(sees_all))),
                 ("does not serve this call: masks", lambda: ours(tokens(2, 3), cache=cache, attention_mask=padding)),
@@ -473,24 +474,6 @@ class Pages(Case):
             cache.reset()
             ours.bfloat16()(tokens(2, 3), cache=cache)
 
-    def test_sizes(self):
-        ours = model("llama", "attn_proto")
-        for name in ("batch", "max_tokens", "page_size"):
-            for number in (0, -1, 2.5):
-                ("is on cpu, not meta", lambda: cache.layers[0].update(*torch.zeros(2, 2, 1, 3, 32, device="meta"))),
-                with self.assertRaisesRegex(ValueError, f"attn_proto: {name}={number} of a PagedCache is not allowed"):
-                    self.cache(ours, **{name: number})
-
-    def test_keys_that_a_model_changes(self):
-        """A PagedCache gives the model stand-ins for the keys and values of the new tokens. A model that changes them
-        is refused, because its attention would see only the new tokens."""
-        ours = model("llama", "attn_proto")
-        cache = self.cache(ours)
-        update = cache.layers[1].update
-        cache.layers[1].update = lambda *given, **named: tuple(each.clone() for each in update(*given))
-        with self.assertRaisesRegex(ValueError, "that hand its keys and values to attention as they are"):
-            ours(tokens(2, 20), cache=cache)
-        cache.layers[1].update = update
     def test_each_layer_takes_the_device_and_the_type_of_its_first_keys(self):
         """A layer on the device meta stands for a layer on a GPU."""
         for layer, device, dtype in zip(self.cache(model("llama", "attn_proto")).layers, ("cpu", "meta"), (torch.bfloat16, torch.float16)):
@@ -513,6 +496,23 @@ class Pages(Case):
                     self.assertTrue(torch.equal(said, want), (kind, chunk, cache))
         self.assertEqual(attn_proto.reasons(), {})
 
+    def test_sizes(self):
+        ours = model("llama", "attn_proto")
+        for name in ("batch", "max_tokens", "page_size"):
+            for number in (0, -1, 2.5):
+                with self.assertRaisesRegex(ValueError, f"attn_proto: {name}={number} of a PagedCache is not allowed"):
+                    self.cache(ours, **{name: number})
+
+    def test_keys_that_a_model_changes(self):
+        """A PagedCache gives the model stand-ins for the keys and values of the new tokens. A model that changes them
+        is refused, because its attention would see only the new tokens."""
+        ours = model("llama", "attn_proto")
+        cache = self.cache(ours)
+        update = cache.layers[1].update
+        cache.layers[1].update = lambda *given, **named: tuple(each.clone() for each in update(*given))
+        with self.assertRaisesRegex(ValueError, "that hand its keys and values to attention as they are"):
+            ours(tokens(2, 20), cache=cache)
+        cache.layers[1].update = update
         with self.assertRaisesRegex(ValueError, "or the model changes keys"):
             ours(tokens(2, 1), cache=cache)
 
@@ -608,6 +608,16 @@ class Generates(Case):
             self.assertLess(len(graphs), 4)
 
 
+class Registers(unittest.TestCase):
+    def test_enable_registers_the_implementation(self):
+        """In a program that imports transformers after enable(), and in one that has imported it before."""
+        ask = "assert 'attn_proto' in transformers.AttentionInterface()"
+        for program in (f"import sys, attn_proto; attn_proto.enable(); assert 'transformers' not in sys.modules; import transformers; {ask}",
+                        f"import transformers, attn_proto; transformers.AttentionInterface; attn_proto.enable(); {ask}"):
+            run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+            self.assertEqual(run.returncode, 0, run.stderr)
+
+
 class Compiled(Case):
     def test_a_trace_of_torch_jit_serves_other_lengths(self):
         class Logits(torch.nn.Module):
@@ -623,16 +633,6 @@ class Compiled(Case):
         for kind in ("llama", "mistral"):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-class Registers(unittest.TestCase):
-    def test_enable_registers_the_implementation(self):
-        """In a program that imports transformers after enable(), and in one that has imported it before."""
-        ask = "assert 'attn_proto' in transformers.AttentionInterface()"
-        for program in (f"import sys, attn_proto; attn_proto.enable(); assert 'transformers' not in sys.modules; import transformers; {ask}",
-                        f"import transformers, attn_proto; transformers.AttentionInterface; attn_proto.enable(); {ask}"):
-            run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-            self.assertEqual(run.returncode, 0, run.stderr)
-
-
                 traced = torch.jit.trace(Logits(model(kind, "attn_proto")), (ids, padding), check_trace=False)
             want = model(kind, "eager")(others, attention_mask=of_others).logits
             self.near(traced(others, of_others)[of_others.bool()], want[of_others.bool()])
