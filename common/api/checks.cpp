@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/api/shapes.h"
 #include "common/attention/rope.h"
 #include "common/base/error.h"
 #include "common/paged/cache.h"
@@ -317,16 +318,12 @@ void check_modifiers(const FlashCall& call) {
     for (const auto& [given, name] : options) require(!given, "cu_seqlens_q is not allowed with {}", name);
   }
   require(call.alibi || !call.alibi_slopes, "alibi_slopes are allowed only with alibi");
-  const int64_t sizes[] = {call.q.batch, call.q.heads, call.q.tokens, padded_keys(call.k.tokens)};
-  for (int axis = 0; call.bias && axis < 4; ++axis) {
-    require(call.bias_sizes[axis] == 1 || call.bias_sizes[axis] == sizes[axis],
-            "bias: a size of {} is not allowed along axis {}; 1 and {} are", call.bias_sizes[axis], axis, sizes[axis]);
-  }
-  for (int axis = 0; call.mask.data && axis < 4; ++axis) {
-    const int64_t size = axis < 3 ? sizes[axis] : call.k.tokens;
-    require(call.mask.sizes[axis] == 1 || call.mask.sizes[axis] == size,
-            "mask: a size of {} is not allowed along axis {}; 1 and {} are", call.mask.sizes[axis], axis, size);
-  }
+  const auto check_shape = [&](const char* name, const int64_t(&sizes)[4], const char* axes, int64_t keys) {
+    const Shape allowed = {axes, {one_or(call.q.batch), one_or(call.q.heads), one_or(call.q.tokens), one_or(keys)}};
+    if (!has_shape(sizes, 4, allowed)) throw BadInput(refused_shape(name, sizes, 4, {allowed}));
+  };
+  if (call.bias) check_shape("bias", call.bias_sizes, bias_axes, padded_keys(call.k.tokens));
+  if (call.mask.data) check_shape("mask", call.mask.sizes, mask_axes, call.k.tokens);
 }
 
 /// Checks the documents of the queries' own keys, which are the last `queries` keys: both numbers are from 0 to `keys`,
@@ -510,8 +507,8 @@ bool check(const CacheCall& call, bool gpu) {
     }
     require(tensor->batch == call.q.batch && tensor->heads == call.k.heads && tensor->tokens == call.q.tokens &&
                 tensor->width == call.k.width,
-            "{} is [{}, {}, {}, {}]; [{}, {}, {}, {}] is wanted", name, tensor->batch, tensor->heads, tensor->tokens,
-            tensor->width, call.q.batch, call.k.heads, call.q.tokens, call.k.width);
+            "{} is [{}, {}, {}, {}]; [{}, {}, {}, {}] (batch, kv_heads, q_len, width) is allowed", name, tensor->batch,
+            tensor->heads, tensor->tokens, tensor->width, call.q.batch, call.k.heads, call.q.tokens, call.k.width);
     require(rows || tensor->empty(), "{} has rows, but q has no heads", name);
   }
   Places written, read;
@@ -561,7 +558,9 @@ bool check(const LinearCall& call, bool gpu) {
       call.k.width == q.width && call.o.width == v.width,
       "widths {} of q, {} of k, {} of v, {} of o are not allowed; q and k must have one width, and v and o one width",
       q.width, call.k.width, v.width, call.o.width);
-  require(call.k.dtype == q.dtype && v.dtype == q.dtype, "q, k and v must have one type");
+  if (call.k.dtype != q.dtype || v.dtype != q.dtype)
+    refuse("types {} of q, {} of k, {} of v are not allowed; they must be equal", attn::name(q.dtype),
+           attn::name(call.k.dtype), attn::name(v.dtype));
   if (call.o.dtype != q.dtype && call.o.dtype != DType::f32)
     refuse("o: {} is not allowed; allowed are the type of q, {}, and f32", attn::name(call.o.dtype),
            attn::name(q.dtype));
@@ -597,13 +596,18 @@ bool check(const LinearCall& call, bool gpu) {
 
 bool check(const RopeCall& call, bool gpu) {
   const TensorView& some = call.q.there() ? call.q : call.k;
+  const auto text = [](const TensorView& t) {
+    return fmt::format("[{}, {}, {}, {}] of {}", t.batch, t.heads, t.tokens, t.width, attn::name(t.dtype));
+  };
   for (const auto& [name, in, out] : {std::tuple{"q", &call.q, &call.q_out}, {"k", &call.k, &call.k_out}}) {
-    require(out->batch == in->batch && out->heads == in->heads && out->tokens == in->tokens &&
-                out->width == in->width && out->dtype == in->dtype,
-            "{}_out must have the sizes and the type of {}", name, name);
+    if (out->batch != in->batch || out->heads != in->heads || out->tokens != in->tokens || out->width != in->width ||
+        out->dtype != in->dtype)
+      refuse("{0}_out is {1}, {0} {2} (batch, heads, tokens, width); sizes and type must be equal", name, text(*out),
+             text(*in));
     if (!in->there()) continue;
-    require(in->batch == some.batch && in->tokens == some.tokens && in->width == some.width && in->dtype == some.dtype,
-            "q and k must have the same batch, tokens, width and type");
+    if (in->batch != some.batch || in->tokens != some.tokens || in->width != some.width || in->dtype != some.dtype)
+      refuse("k is {}, q {} (batch, heads, tokens, width); batch, tokens, width and type must be equal", text(call.k),
+             text(call.q));
     check_tensor(name, *in, gpu);
     check_tensor(name, *out, gpu);
     check_float(name, in->dtype);

@@ -24,6 +24,7 @@
 
 #include "common/api/attn.h"
 #include "common/api/few_rows.h"
+#include "common/api/shapes.h"
 
 namespace {
 
@@ -169,11 +170,17 @@ std::string in_schema(const char* name, T off) {
 
 attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 
-/// Checks the number of dimensions of a tensor from whose sizes an output is made; attn.h checks the rest. The message
-/// gets the number as text: in a process with PyTorch for CUDA, writing a number to an output stream crashes, because
-/// parts of the stream come from another libstdc++.
+/// Checks the number of dimensions of a tensor from whose sizes an output is made; attn.h checks the rest.
 void check_rank(const char* op, const char* name, const Tensor& tensor) {
-  TORCH_CHECK(tensor.dim() == 4, op, ": ", name, " has ", std::to_string(tensor.dim()), " dimensions; 4 are wanted");
+  if (tensor.dim() == 4) return;
+#if TORCH_VERSION_MAJOR >= 2
+  const bool known = !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+#else
+  constexpr bool known = true;
+#endif
+  std::vector<int64_t> sizes(static_cast<size_t>(tensor.dim()), attn::unknown_size);
+  if (known) sizes = tensor.sizes().vec();
+  TORCH_CHECK(false, op, ": ", attn::refused_dimensions(name, sizes.data(), tensor.dim()));
 }
 
 /// Whether a is certainly larger than b. In a trace sizes may be unknown; a comparison that depends on unknown sizes is

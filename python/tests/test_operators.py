@@ -155,9 +155,7 @@ class Flash(Case):
             causal = seen & causal_mask(70, 75, device)
             self.near(attn_proto.flash(q, k, v, mask=seen, causal=True), reference(q, k, v, causal), dtype)
             self.assertEqual(attn_proto.flash(q, k, v, mask=seen)[1, 2, 30:].abs().max().item(), 0)
-            self.refuses("mask: bool or uint8", lambda: attn_proto.flash(q, k, v, mask=seen.int()))
-            self.refuses("mask: a size of 74", lambda: attn_proto.flash(q, k, v, mask=seen[..., :74]))
-            self.refuses("mask has 2 dimensions", lambda: attn_proto.flash(q, k, v, mask=seen[0, 0]))
+            self.refuses("mask: int32 is not allowed; bool and uint8 are", lambda: attn_proto.flash(q, k, v, mask=seen.int()))
 
     def test_masks_in_traces_and_graphs(self):
         for device in self.on_each():
@@ -266,12 +264,10 @@ class Flash(Case):
             q, k, v = qkv(device)
             self.refuses("query is Double", lambda: attn_proto.flash(q.double(), k, v))
             self.refuses("k: bf16 is not allowed", lambda: attn_proto.flash(q, k.bfloat16(), v.bfloat16()))
-            self.refuses("3 dimensions", lambda: attn_proto.flash(q[0], k, v))
             self.refuses("do not divide", lambda: attn_proto.flash(q[:, :3], k, v))
             self.refuses("widths", lambda: attn_proto.flash(q, k[..., :32], v))
             self.refuses("stride of 64", lambda: attn_proto.flash(*(3 * (drawn(1, 1, 64, 64, device=device).mT,))))
-            self.refuses("int32 is wanted", lambda: attn_proto.flash(q, k, v, lengths=torch.ones(2, device=device)))
-            self.refuses("is wanted", lambda: attn_proto.flash(q, k, v, sinks=torch.ones(3, device=device)))
+            self.refuses("lengths: float32 is not allowed; int32 is", lambda: attn_proto.flash(q, k, v, lengths=torch.ones(2, device=device)))
             self.refuses("scale", lambda: attn_proto.flash(q, k, v, scale=0.0))
             self.refuses("soft_cap", lambda: attn_proto.flash(q, k, v, soft_cap=-1))
             self.refuses("requires a gradient", lambda: attn_proto.flash(q.clone().requires_grad_(), k, v))
@@ -449,8 +445,7 @@ class Caches(Case):
         for device in self.on_each():
             k, v, table, lengths = self.cache(device)
             q = drawn(2, 4, 1, 64, device=device)
-            self.refuses("lengths: int32 is wanted", lambda: ops.paged_decode(q, k, v, lengths.long(), table))
-            self.refuses("shape of", lambda: ops.paged_decode(q, k, v, lengths, table[:1]))
+            self.refuses("lengths: int64 is not allowed; int32 is", lambda: ops.paged_decode(q, k, v, lengths.long(), table))
             self.refuses("without a table", lambda: ops.paged_decode(q, k, v, lengths))
             new, scales = drawn(2, 2, 1, 64, device=device), torch.ones(20, 2, device=device)
             for op, fused in ((ops.paged_decode, ops.decode_fused), (ops.paged_prefill, ops.prefill_fused)):
@@ -526,6 +521,49 @@ class Caches(Case):
             want = ops.decode_fused(q, new, new, k, v, lengths, table)
             self.near(ops.decode_fused(q, new, new, both[:, 0], both[:, 1], lengths, table), want.double())
             self.assertTrue(torch.equal(both[:, 0], k) and torch.equal(both[:, 1], v))
+
+
+class Shapes(Case):
+    def test_errors_say_which_shape_was_given_and_which_are_allowed(self):
+        for device in self.on_each():
+            def made(*shape, dtype=torch.float32):
+                return torch.ones(shape, device=device, dtype=dtype)
+
+            def flash(**options):
+                return lambda: ops.flash(q, k, v, **options)
+
+            q, k, v = qkv(device, keys=42)
+            pages, _, table, lengths = Caches().cache(device)
+            caches, few, new, angles = (pages, pages.clone()), q[:, :, :2], k[:, :, :2], made(128, 32)
+            four = "[batch, heads, tokens, width]", "[batch, tokens, heads, width] with the layout bshd"
+            gates = "[4]", "[2, 4, 40]", "[2, 4, 40, 64]"
+            for given, allowed, call in (
+                    ([4, 40, 64], four, lambda: ops.flash(q[0], k, v)), ([2, 42, 64], four, lambda: ops.flash(q, k[:, 0], v)),
+                    ([4, 40, 64], four, lambda: ops.flash_with_lse(q.to("meta")[0], k.to("meta"), v.to("meta"))),
+                    ([3], ["[q_heads] = [4]"], flash(sinks=made(3))), ([3], ["[2]"], flash(lengths=made(3, dtype=torch.int32))),
+                    ([42], ["[kv_len, 2] = [42, 2]"], flash(documents=made(42, dtype=torch.int32))),
+                    ([40, 44], ["a multiple of 4] = [1 or 2, 1 or 4, 1 or 40, 1 or 44]"], flash(bias=made(40, 44))),
+                    ([2, 1, 40, 42], ["[1 or 2, 1 or 4, 1 or 40, 1 or 44]"], flash(bias=made(2, 1, 40, 42))),
+                    ([40, 42], ["[1 or 2, 1 or 4, 1 or 40, 1 or 42]"], flash(mask=made(40, 42, dtype=torch.bool))),
+                    ([1, 1, 40, 44], ["[1 or 2, 1 or 4, 1 or 40, 1 or 42]"], flash(mask=made(1, 1, 40, 44, dtype=torch.bool))),
+                    ([20, 16, 64], ["[batch, kv_heads, capacity, width]", "[pages, kv_heads, page_size, width] with a table", "cache_bshd"],
+                     lambda: ops.paged_decode(few, pages[:, 0], pages, lengths, table)),
+                    ([1, 8], ["[batch, max_pages] = [2, any]"], lambda: ops.paged_decode(few, *caches, lengths, table[:1])),
+                    ([1], ["[2]"], lambda: ops.paged_prefill(q, *caches, lengths[:1], table)),
+                    ([20], ["[pages, kv_heads] = [20, 2]"], lambda: ops.paged_decode(
+                        few, *(x.to(torch.int8) for x in caches), lengths, table, key_scales=made(20), value_scales=made(20))),
+                    ([2, 3], ["[batch, q_len] = [2, 2]"], lambda: ops.paged_decode(few, *caches, lengths, table, tree=made(2, 3, dtype=torch.int64))),
+                    ([2, 1, 2, 64], ["[2, 2, 2, 64]"], lambda: ops.decode_fused(few, new[:, :1], new, *caches, lengths, table)),
+                    ([128], ["[any, any]"], lambda: ops.decode_fused(few, new, new, *caches, lengths, table, angles[:, 0], angles)),
+                    ([128, 16], ["[128, 32]"], lambda: ops.decode_fused(few, new, new, *caches, lengths, table, angles, made(128, 16))),
+                    ([1, 2], ["[batch] = [any]"], lambda: ops.check_cache(pages, lengths[None], table)),
+                    ([2, 4], gates, lambda: ops.linear(q, q, q, made(2, 4))), ([2, 4, 39], gates, lambda: ops.linear(q, q, q, made(2, 4, 39))),
+                    ([64, 64], ["[2, 4, 64, 64]"], lambda: ops.linear(q, q, q, None, made(64, 64))),
+                    ([4, 40, 64], four, lambda: ops.linear(q, q, q[0])),
+                    ([1], ["[2]"], lambda: ops.rope(q, q, lengths[:1])), ([2, 4, 39, 64], ["[2, 4, 40, 64]"], lambda: ops.rope(q, q[:, :, 1:]))):
+                said = str(self.refuses("", call))
+                for shape in (str(given), *allowed):
+                    self.assertIn(shape, said)
 
 
 def shortened(tensor):

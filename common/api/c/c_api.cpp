@@ -8,13 +8,17 @@
 #include <cstring>
 #include <exception>
 #include <initializer_list>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "common/api/attn.h"
+#include "common/api/checks.h"
 #include "common/api/engine.h"
+#include "common/api/shapes.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/device/pipeline_cache.h"
@@ -91,6 +95,14 @@ Options read(const Options* given, Options off) {
   return off;
 }
 
+std::string type_text(const DLDataType& type) {
+  const char* const names[] = {"int",  "uint",        "float",       "an opaque type", "bfloat",       "complex",
+                               "bool", "float8_e3m4", "float8_e4m3", "float8_e4m3b11", "float8_e4m3fn"};
+  std::string text = type.code < std::size(names) ? names[type.code] : fmt::format("DLPack's type {}", type.code);
+  if (type.code < code_bool) text += fmt::format("{}", type.bits);
+  return type.lanes == 1 ? text : fmt::format("{} x {}", text, type.lanes);
+}
+
 DType dtype_of(const char* name, const DLDataType& type) {
   if (type.lanes == 1) {
     if (type.code == code_float && type.bits == 32) return DType::f32;
@@ -99,10 +111,8 @@ DType dtype_of(const char* name, const DLDataType& type) {
     if (type.code == code_int && type.bits == 8) return DType::int8;
     if (type.code == code_e4m3 && type.bits == 8) return DType::e4m3;
   }
-  refuse(
-      fmt::format("{}: element type {} of {} bits is not allowed; float32, float16 and bfloat16 are, and for caches "
-                  "int8 and float8 e4m3",
-                  name, type.code, type.bits));
+  refuse(fmt::format("{}: {} is not allowed; float32, float16 and bfloat16 are, and for caches int8 and float8_e4m3fn",
+                     name, type_text(type)));
 }
 
 void* address(const DLTensor& tensor) {
@@ -130,11 +140,12 @@ int64_t product(const char* name, int64_t elements, int64_t size) {
 
 /// Returns the engine's view of a caller's tensor. If the tensor is null, the view's there() is false. If a size is 0,
 /// the strides are not checked.
-TensorView view(const attn_engine& engine, const char* name, const DLTensor* tensor, attn_layout layout) {
+TensorView view(const attn_engine& engine, const char* name, const DLTensor* tensor, attn_layout layout,
+                bool in_cache = false) {
   TensorView found;
   if (!tensor) return found;
   check_place(engine, name, *tensor);
-  if (tensor->ndim != 4) refuse(fmt::format("{} has {} dimensions; 4 are wanted", name, tensor->ndim));
+  if (tensor->ndim != 4) refuse(refused_dimensions(name, tensor->shape, tensor->ndim, in_cache));
   if (layout != ATTN_BHSD && layout != ATTN_BSHD)
     refuse(fmt::format("layout {} is not allowed; allowed are ATTN_BHSD and ATTN_BSHD", static_cast<int>(layout)));
   const int heads = layout == ATTN_BHSD ? 1 : 2, tokens = 3 - heads;
@@ -156,28 +167,26 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   return found;
 }
 
-/// Returns the data of a dense table, or null if there is no tensor. `wanted` is the shape that the table must have; -1
-/// stands for any size. The elements must be integers if `integer` is true, else floats. An element has the size of T.
+/// Throws BadInput unless the tensor has one of the shapes.
+void check_shape(const char* name, const DLTensor& tensor, std::initializer_list<Shape> allowed) {
+  const auto fits = [&](const Shape& shape) { return has_shape(tensor.shape, tensor.ndim, shape); };
+  if (std::ranges::none_of(allowed, fits)) refuse(refused_shape(name, tensor.shape, tensor.ndim, allowed));
+}
+
+/// Returns the data of a dense table, or null if there is no tensor. The table must have one of the shapes. The
+/// elements must be integers if `integer` is true, else floats. An element has the size of T.
 template <typename T>
-T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, std::initializer_list<int64_t> wanted,
+T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, std::initializer_list<Shape> allowed,
          bool integer) {
   if (!tensor) return nullptr;
   check_place(engine, name, *tensor);
   const uint8_t code = tensor->dtype.code;
   const bool type = integer ? code == code_int || code == code_unsigned : code == code_float;
   if (!type || tensor->dtype.bits != 8 * sizeof(T) || tensor->dtype.lanes != 1) {
-    refuse(fmt::format("{}: {}{} is wanted", name, integer ? "int" : "float", 8 * sizeof(T)));
+    refuse(fmt::format("{}: {} is not allowed; {}{} is", name, type_text(tensor->dtype), integer ? "int" : "float",
+                       8 * sizeof(T)));
   }
-  bool fits = tensor->ndim == static_cast<int>(wanted.size());
-  for (int i = 0; fits && i < tensor->ndim; ++i) {
-    fits = wanted.begin()[i] == -1 || tensor->shape[i] == wanted.begin()[i];
-  }
-  if (!fits) {
-    std::string text;
-    for (const int64_t size : wanted)
-      text += (text.empty() ? "" : ", ") + (size == -1 ? std::string("any") : std::to_string(size));
-    refuse(fmt::format("{}: a shape of [{}] is wanted", name, text));
-  }
+  check_shape(name, *tensor, allowed);
   int64_t elements = 1;
   bool dense = true;
   for (int i = tensor->ndim - 1; i >= 0; --i) {
@@ -194,14 +203,14 @@ T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, st
 }
 
 /// Returns a caller's mask. Its axes are [batch, heads, queries, keys], whichever layout q has.
-MaskView mask_view(const attn_engine& engine, const DLTensor* tensor) {
+MaskView mask_view(const attn_engine& engine, const DLTensor* tensor, const Shape& allowed) {
   MaskView found;
   if (!tensor) return found;
   check_place(engine, "mask", *tensor);
-  if (tensor->ndim != 4) refuse(fmt::format("mask has {} dimensions; 4 are wanted", tensor->ndim));
+  check_shape("mask", *tensor, {allowed});
   const uint8_t code = tensor->dtype.code;
   if ((code != code_bool && code != code_unsigned) || tensor->dtype.bits != 8 || tensor->dtype.lanes != 1) {
-    refuse("mask: bool or uint8 is wanted");
+    refuse(fmt::format("mask: {} is not allowed; bool and uint8 are", type_text(tensor->dtype)));
   }
   int64_t dense = 1;
   for (int i = 3; i >= 0; --i) {
@@ -239,15 +248,15 @@ CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTenso
                      const attn_cache_options& options) {
   CacheCall call;
   call.q.batch = sequences;
-  call.k = view(engine, "k", &there("k", k), options.cache_layout);
-  call.lengths = table<const int>(engine, "lengths", options.lengths, {sequences}, true);
-  call.table = table<const int>(engine, "table", options.table, {sequences, -1}, true);
+  call.k = view(engine, "k", &there("k", k), options.cache_layout, true);
+  call.lengths = table<const int>(engine, "lengths", options.lengths, {{"batch", {sequences}}}, true);
+  call.table = table<const int>(engine, "table", options.table, {{"batch, max_pages", {sequences, any_size}}}, true);
   if (options.table) call.max_pages = options.table->shape[1];
   call.new_k = view(engine, "new_k", options.new_k, options.layout);
   call.new_v = view(engine, "new_v", options.new_v, options.layout);
-  const std::initializer_list<int64_t> scales = {call.k.batch, call.k.heads};
-  call.k_scales = table<const float>(engine, "k_scales", options.k_scales, scales, false);
-  call.v_scales = table<const float>(engine, "v_scales", options.v_scales, scales, false);
+  const Shape scales = {options.table ? "pages, kv_heads" : "batch, kv_heads", {call.k.batch, call.k.heads}};
+  call.k_scales = table<const float>(engine, "k_scales", options.k_scales, {scales}, false);
+  call.v_scales = table<const float>(engine, "v_scales", options.v_scales, {scales}, false);
   return call;
 }
 
@@ -257,22 +266,26 @@ CacheCall cache_call(const attn_engine& engine, const DLTensor* q, const DLTenso
   const TensorView queries = view(engine, "q", &there("q", q), options.layout);
   CacheCall call = cache_call(engine, queries.batch, k, options);
   call.q = queries;
-  call.v = view(engine, "v", &there("v", v), options.cache_layout);
+  call.v = view(engine, "v", &there("v", v), options.cache_layout, true);
   call.o = view(engine, "o", &there("o", o), options.layout);
   call.scale = options.scale;
   if (!options.cosines != !options.sines) refuse("cosines and sines must both be given or both be missing");
-  call.cosines = table<const float>(engine, "cosines", options.cosines, {-1, -1}, false);
+  constexpr const char* angles = "positions, half of the elements that are rotated";
+  call.cosines = table<const float>(engine, "cosines", options.cosines, {{angles, {any_size, any_size}}}, false);
   if (options.cosines) {
     call.positions = options.cosines->shape[0];
     call.rotary_dim = 2 * options.cosines->shape[1];
   }
-  call.sines = table<const float>(engine, "sines", options.sines, {call.positions, call.rotary_dim / 2}, false);
+  call.sines =
+      table<const float>(engine, "sines", options.sines, {{angles, {call.positions, call.rotary_dim / 2}}}, false);
   call.pairing = options.interleaved ? RopePairing::interleaved : RopePairing::half_split;
-  call.lse = table<float>(engine, "lse", options.lse, {call.q.batch, call.q.heads, call.q.tokens}, false);
+  call.lse = table<float>(engine, "lse", options.lse,
+                          {{"batch, q_heads, q_len", {call.q.batch, call.q.heads, call.q.tokens}}}, false);
   const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens;
 #define ATTN_MODIFIER(type, name, ...) call.name = static_cast<type>(options.name);
 #define ATTN_MODIFIER_TABLE(element, name, ...) \
-  call.name = table<const element>(engine, #name, options.name, {__VA_ARGS__}, std::is_integral_v<element>);
+  call.name =                                   \
+      table<const element>(engine, #name, options.name, {{#__VA_ARGS__, {__VA_ARGS__}}}, std::is_integral_v<element>);
 #define ATTN_OPTIONS_OF_CACHE
 #include "common/attention/options.def"
   return call;
@@ -368,20 +381,25 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
     call.o = view(own, "o", &there("o", o), options.layout);
     const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
     options.soft_cap = cap_of(options.soft_cap);
-    // -1 allows any size. `sequences` is -2, because options.def gives tables the size sequences + 1.
-    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1}, sequences = -2;
+    const int64_t bias_sizes[] = {one_or(batch), one_or(q_heads), one_or(q_len), one_or(padded_keys(kv_len))};
+    constexpr int64_t sequences = any_size - 1;  // options.def gives tables the size sequences + 1
+    const auto axes = [](std::string_view name, const char* sizes) { return name == "bias" ? bias_axes : sizes; };
 #define ATTN_OPTION(type, name, off) call.name = static_cast<type>(options.name);
 #define ATTN_SCALE(name) call.name = options.name;
-#define ATTN_TABLE(element, name, ...) \
-  call.name = table<const element>(own, #name, options.name, {__VA_ARGS__}, std::is_integral_v<element>);
-#define ATTN_OUTPUT(name, ...) call.name = table<float>(own, #name, options.name, {__VA_ARGS__}, false);
-#define ATTN_TENSOR(name) call.name = mask_view(own, options.name);
+#define ATTN_TABLE(element, name, ...)                                                                     \
+  call.name = table<const element>(own, #name, options.name, {{axes(#name, #__VA_ARGS__), {__VA_ARGS__}}}, \
+                                   std::is_integral_v<element>);
+#define ATTN_OUTPUT(name, ...) \
+  call.name = table<float>(own, #name, options.name, {{#__VA_ARGS__, {__VA_ARGS__}}}, false);
+#define ATTN_TENSOR(name) \
+  call.name =             \
+      mask_view(own, options.name, {mask_axes, {one_or(batch), one_or(q_heads), one_or(q_len), one_or(kv_len)}});
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
     if (options.bias) std::copy_n(options.bias->shape, 4, call.bias_sizes);
     if (const DLTensor* const starts = options.cu_seqlens_q) {
       call.sequences = starts->shape[0] - 1;
-      table<const int>(own, "cu_seqlens_k", options.cu_seqlens_k, {starts->shape[0]}, true);
+      table<const int>(own, "cu_seqlens_k", options.cu_seqlens_k, {{"sequences + 1", {starts->shape[0]}}}, true);
     }
     own.engine.flash(call, stream);
   });
@@ -427,28 +445,18 @@ attn_status attn_linear(attn_engine* engine, void* stream, const DLTensor* q, co
     if (options.feature) call.feature = options.feature;
     call.scale = options.scale;
     const int64_t batch = call.q.batch, heads = call.q.heads, tokens = call.q.tokens, width = call.q.width;
+    call.gates = table<const float>(own, "gate", options.gate,
+                                    {{"heads", {heads}},
+                                     {"batch, heads, tokens", {batch, heads, tokens}},
+                                     {"batch, heads, tokens, width", {batch, heads, tokens, width}}},
+                                    false);
     if (options.gate) {
-      switch (options.gate->ndim) {
-        case 1:
-          call.gate = GATE_HEAD;
-          break;
-        case 3:
-          call.gate = GATE_TOKEN;
-          break;
-        case 4:
-          call.gate = GATE_CHANNEL;
-          break;
-        default:
-          refuse(fmt::format("gate has {} dimensions; 1, 3 and 4 are allowed", options.gate->ndim));
-      }
-      call.gates = call.gate == GATE_HEAD ? table<const float>(own, "gate", options.gate, {heads}, false)
-                   : call.gate == GATE_TOKEN
-                       ? table<const float>(own, "gate", options.gate, {batch, heads, tokens}, false)
-                       : table<const float>(own, "gate", options.gate, {batch, heads, tokens, width}, false);
+      const int dimensions = options.gate->ndim;
+      call.gate = dimensions == 1 ? GATE_HEAD : dimensions == 3 ? GATE_TOKEN : GATE_CHANNEL;
     }
-    const std::initializer_list<int64_t> state = {batch, heads, width, call.v.width};
-    call.initial_state = table<const float>(own, "initial_state", options.initial_state, state, false);
-    call.final_state = table<float>(own, "final_state", options.final_state, state, false);
+    const Shape state = {"batch, heads, width, value width", {batch, heads, width, call.v.width}};
+    call.initial_state = table<const float>(own, "initial_state", options.initial_state, {state}, false);
+    call.final_state = table<float>(own, "final_state", options.final_state, {state}, false);
     own.engine.linear(call, stream);
   });
 }
@@ -469,7 +477,7 @@ attn_status attn_rope(attn_engine* engine, void* stream, const DLTensor* q, cons
                    .pairing = options.interleaved ? RopePairing::interleaved : RopePairing::half_split,
                    .theta = options.theta,
                    .scaling = scaling_of(options)};
-    call.offsets = table<const int>(own, "offsets", options.offsets, {call.q.batch}, true);
+    call.offsets = table<const int>(own, "offsets", options.offsets, {{"batch", {call.q.batch}}}, true);
     own.engine.rope(call, stream);
   });
 }

@@ -283,13 +283,13 @@ TEST_F(AttnTest, SaysWhatIsWrong) {
   refused("no engine", attn_flash(nullptr, nullptr, &q_, &k_, &v_, &o_, nullptr));
   DLTensor bad = q_;
   bad.ndim = 3;
-  refused("3 dimensions", flash(&bad));
+  refused("q: a shape of [2, 4, 40] is not allowed; allowed are [batch, heads, tokens, width] and", flash(&bad));
   bad = q_;
   bad.device = {2, 0};
   refused("on device 2:0", flash(&bad));
   bad = q_;
   bad.dtype.bits = 64;
-  refused("64 bits", flash(&bad));
+  refused("q: float64 is not allowed", flash(&bad));
   bad = q_;
   int64_t strides[] = {1, 1, 1, 2};
   bad.strides = strides;
@@ -330,7 +330,7 @@ TEST_F(AttnTest, RefusesTablesAndOptionsThatAreNotAllowed) {
   refused("alibi_slopes are allowed only with alibi", options);
   options = ATTN_FLASH_OPTIONS;
   options.documents = &negative;
-  refused("documents: a shape of [40, 2] is wanted", options);
+  refused("documents: a shape of [-1, 2] is not allowed; allowed is [kv_len, 2] = [40, 2]", options);
   options = ATTN_FLASH_OPTIONS;
   options.window_left = -2;
   refused("window_left -2", options);

@@ -289,10 +289,9 @@ TEST_F(DeviceMaskTest, RefusesMasksThatAreNotAllowed) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   };
-  refused("mask: a size of 39 is not allowed along axis 3; 1 and 40 are",
+  refused("mask: a shape of [1, 1, 40, 39] is not allowed; allowed is [batch, q_heads, q_len, kv_len] = [1, 1 or 2, ",
           [](FlashCall& changed) { changed.mask.sizes[3] = 39; });
-  refused("mask: a size of 2 is not allowed along axis 0; 1 and 1 are",
-          [](FlashCall& changed) { changed.mask.sizes[0] = 2; });
+  refused("mask: a shape of [2, 1, 40, 40] is not allowed", [](FlashCall& changed) { changed.mask.sizes[0] = 2; });
   refused("mask: a stride of", [](FlashCall& changed) { changed.mask.strides[2] = int64_t{1} << 60; });
   refused("o overlaps mask",
           [](FlashCall& changed) { changed.mask.data = static_cast<unsigned char*>(changed.o.data); });
