@@ -142,9 +142,7 @@ typedef struct {
   int causal;
   /* 0: 1 / sqrt(width) */
   double scale;
-  /* cap tanh(score / cap), with a cap from 0.001 to 1000; 0: none. This option was a 64-bit integer before. Programs
-   * that were compiled with the integer go on working: its bits, read as a double, are a number between 0 and 2^-1022,
-   * and the library reads the bits of such a number as an integer */
+  /* cap tanh(score / cap), with a cap from 0.001 to 1000; 0: none */
   double soft_cap;
   /* how many keys before its own key a query sees; -1: all */
   int64_t window_left;
@@ -257,7 +255,7 @@ typedef struct {
   int alibi;
   const DLTensor* alibi_slopes;
   const DLTensor* sinks;
-  /* int32 [batch], from 0 to capacity */
+  /* int32 [batch], from 0 to capacity: the first key of each sequence; keys before it are padding */
   const DLTensor* starts;
   /* int64 [batch, q_len], for attn_decode with up to 64 new tokens: which new tokens each new token sees, as in a tree
    * of draft tokens. Bit i of a token's word, counted from the lowest bit, says whether the token sees new token i. The

@@ -20,6 +20,7 @@ if importlib.util.find_spec("torch"):
     _files.find_compiler()
     _files.find_archive(torch)
     torch.ops.load_library(str(_files.library("libattn_torch.so")))
+    from attn_proto import _help  # noqa: E402
 
     flash = torch.ops.attn.flash
     flash_with_lse = torch.ops.attn.flash_with_lse
@@ -30,6 +31,7 @@ if importlib.util.find_spec("torch"):
     check_cache = torch.ops.attn.check_cache
     linear = torch.ops.attn.linear
     rope = torch.ops.attn.rope
+    _help.describe(torch.ops.attn)
 
     if hasattr(torch.nn.functional, "scaled_dot_product_attention"):  # since 2.0
         from attn_proto import flops  # noqa: E402, F401: registers the operators' formulas with PyTorch's flop counter

@@ -54,21 +54,23 @@ def _known(condition):
 def _why_not(query, key, value, mask, dropout, causal, gqa):
     """Returns the reason why attn::flash does not take a call, or None if it takes the call."""
     if query.device.type not in _backends:
-        return f"device {query.device.type}"
+        return f"device {query.device.type}; {' and '.join(_backends)} are served"
     if dropout != 0:
         return "dropout"
     if query.dtype not in _dtypes or key.dtype != query.dtype or value.dtype != query.dtype:
-        return f"types {query.dtype}, {key.dtype}, {value.dtype}"
+        return f"types {query.dtype}, {key.dtype}, {value.dtype}; equal types are served: float32, float16 or bfloat16"
     if query.dim() not in (3, 4) or key.dim() != query.dim() or value.dim() != query.dim():
-        return f"{query.dim()} dimensions"
+        return f"{query.dim()}, {key.dim()}, {value.dim()} dimensions; equal numbers are served: 3 or 4"
     if key.device != query.device or value.device != query.device:
         return "mixed devices"
     if query.shape[-1] != key.shape[-1] or value.shape[-1] != query.shape[-1] or query.shape[-1] % 8 or query.shape[-1] > 256:
-        return f"widths {query.shape[-1]}, {key.shape[-1]}, {value.shape[-1]}"
+        return (f"widths {query.shape[-1]}, {key.shape[-1]}, {value.shape[-1]}; equal widths are served that are "
+                "multiples of 8, up to 256")
     if key.shape[:-1] != value.shape[:-1] or query.shape[:-3] != key.shape[:-3]:
-        return "shapes that are broadcast"
+        return "shapes that are broadcast; query, key and value of one batch, and key and value of equal shapes are served"
     if query.shape[-3] != key.shape[-3] and (not gqa or key.shape[-3] == 0 or query.shape[-3] % key.shape[-3]):
-        return "numbers of heads that differ"
+        return (f"{query.shape[-3]} and {key.shape[-3]} heads; equal numbers are served, and with enable_gqa numbers of "
+                "key/value heads that divide the number of query heads")
     if query.numel() == 0 or key.shape[-2] == 0:
         return "no elements"
     if any(_known(size > _most_sequences) for size in query.shape[:-2]):
@@ -85,11 +87,11 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
         if causal:
             return "a mask and is_causal"
         if mask.dtype not in (torch.bool, torch.float32, query.dtype) or mask.device != query.device:
-            return f"a mask of {mask.dtype} on {mask.device.type}"
+            return f"a mask of {mask.dtype} on {mask.device}; bool, float32 and the query's type are served, on the query's device"
         shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
         whole = (1,) * (4 - query.dim()) + tuple(query.shape[:-1]) + (key.shape[-2],)
         if not 2 <= mask.dim() <= query.dim() or any(a not in (1, b) for a, b in zip(shape, whole)):
-            return "the shape of the mask"
+            return "the shape of the mask; [batch, heads, queries, keys] is served, where each size may also be 1"
     return None
 
 
@@ -190,7 +192,7 @@ def _decide(query, key, value, mask, dropout, causal, scale, gqa):
     """Returns the reason why attn::flash does not take a call, or None if it takes the call. For calls without a mask,
     outside of traces, the result of _why_not() is kept for later calls with equal shapes, strides and types."""
     if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # the range that attn::flash takes
-        return f"a scale of {scale}"
+        return f"a scale of {scale}; magnitudes from 2^-126 to 2^127 are served"
     if mask is not None:
         return _why_not(query, key, value, mask, dropout, causal, gqa) or _why_slower(query, key, mask)
     if torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value)):
@@ -378,8 +380,9 @@ def enabled():
 
 
 def reasons():
-    """The reasons why calls went to PyTorch, each with the number of calls since the last reset_reasons(). Calls in
-    compiled code do not count."""
+    """The reasons why calls went to PyTorch, each with the number of calls since the last reset_reasons(). Most reasons
+    that name numbers or types also say, after a semicolon, which ones the kernels serve. Calls in compiled code do not
+    count."""
     return dict(_reasons)
 
 

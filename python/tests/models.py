@@ -580,7 +580,7 @@ def listed(kinds):
 def summary(results, version):
     """Returns the record for the page's tables: the types of models by the result of their calls."""
     def general(why):  # leaves out the sizes of the small model
-        return re.sub(r"(types|widths) .*", r"\1", why)
+        return re.sub(r"(types|widths) .*", r"\1", why.partition(";")[0])
 
     groups, refused, untried = (collections.defaultdict(list) for _ in range(3))
     shares, families = {}, []

@@ -1,9 +1,11 @@
 """Compares the operators attn::* with formulas in PyTorch, and tests properties that a framework expects of
 operators."""
 
+import inspect
 import itertools
 import math
 import multiprocessing
+import pydoc
 import sys
 import threading
 import unittest
@@ -799,6 +801,20 @@ class Derivatives(Case):
 
 
 class Framework(Case):
+    def test_help(self):
+        """help() has the arguments with their defaults, and what each option means."""
+        for name in ("flash", "flash_with_lse", "paged_decode", "paged_prefill", "decode_fused", "prefill_fused", "check_cache", "linear", "rope"):
+            operator = getattr(attn_proto, name)
+            arguments = {each.name: each for each in operator.default._schema.arguments}
+            shown = inspect.signature(operator).parameters
+            self.assertEqual(list(shown), list(arguments))
+            text = pydoc.plain(pydoc.render_doc(operator))
+            self.assertIn(f"{name}(", text)
+            for argument in arguments.values():
+                self.assertEqual(shown[argument.name].default, argument.default_value if argument.has_default_value() else inspect.Parameter.empty)
+                if argument.kwarg_only and argument.name not in ("bshd", "cache_bshd"):
+                    self.assertRegex(text, rf"(?m)^ *{argument.name}: .")
+
     def test_opcheck(self):
         for device in self.on_each():
             q, k, v = qkv(device)
