@@ -275,9 +275,7 @@ def _attend(function, q, k, v, options, written, with_lse, bshd):
     tensors = [_Borrowed("q", q), _Borrowed("k", k, written), _Borrowed("v", v, written)]
     out, finish = _empty(q, q.shape)
     tensors.append(_Borrowed("out", out))
-    if with_lse:
-        if len(q.shape) != 4:
-            raise ValueError(f"attn_proto: q has {len(q.shape)} dimensions; 4 are wanted")
+    if with_lse and len(q.shape) == 4:  # the call refuses another number of dimensions
         lse, _ = _empty(q, (q.shape[0], q.shape[2 if bshd else 1], q.shape[1 if bshd else 2]), single=True)
         options.borrow("lse", lse)
     _call(function, q, tensors, options)
@@ -330,11 +328,11 @@ def linear(q, k, v, gate=None, initial_state=None, **options):
     """Linear attention. Returns the outputs, and the final state, float32 [batch, heads, width, value width]."""
     read = _Options("linear", LinearOptions, _options.LINEAR, {**options, "gate": gate, "initial_state": initial_state})
     tensors = [_Borrowed("q", q), _Borrowed("k", k), _Borrowed("v", v)]
-    for name, array in (("q", q), ("v", v)):
-        if len(array.shape) != 4:
-            raise ValueError(f"attn_proto: {name} has {len(array.shape)} dimensions; 4 are wanted")
     out, finish = _empty(q, v.shape)
-    state, _ = _empty(q, (q.shape[0], q.shape[2 if read.struct.layout else 1], q.shape[3], v.shape[3]), single=True)
+    sizes = ()  # the call refuses q and v with another number of dimensions than 4
+    if len(q.shape) == len(v.shape) == 4:
+        sizes = q.shape[0], q.shape[2 if read.struct.layout else 1], q.shape[3], v.shape[3]
+    state, _ = _empty(q, sizes, single=True)
     tensors.append(_Borrowed("out", out))
     read.borrow("final_state", state)
     _call(_lib.attn_linear, q, tensors, read)

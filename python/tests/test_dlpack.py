@@ -101,6 +101,10 @@ class Arrays(Case):
         self.refuses(TypeError, "q is a MaskedArray", np.ma.masked_array(q, q > 0), k, v)
         self.refuses(TypeError, "sinks is a Marked", q, k, v, sinks=drawn(4).view(type("Marked", (np.ndarray,), {})))
         self.refuses(ValueError, r"q: a shape of \[4, 21, 64\] is not allowed; allowed are \[batch, heads, tokens, width\]", q[0], k, v)
+        self.refuses(ValueError, r"q: a shape of \[4, 21, 64\] is not allowed", q[0], k, v, with_lse=True)
+        for given in ((q[0], q, q), (q, q[0], q), (q, q, q[0])):
+            with self.assertRaisesRegex(ValueError, r": a shape of \[4, 21, 64\] is not allowed; allowed are \[batch, heads, tokens, width\]"):
+                dlpack.linear(*given)
         self.refuses(ValueError, "float64", q.astype(np.float64), k, v)
         self.refuses(ValueError, "batch", q, k[:1], v[:1])
         self.refuses(ValueError, "heads", q, k[:, :3], v[:, :3])
