@@ -28,6 +28,8 @@ def build(torch):
         given = shlex.split(os.environ.get("CMAKE_ARGS", ""))
     except ValueError as error:
         raise SystemExit(f"setup.py: CMAKE_ARGS={os.environ['CMAKE_ARGS']}: {error}; words as in a shell are allowed")
+    if not shutil.which("make"):  # CMake would choose make
+        os.environ.setdefault("CMAKE_GENERATOR", "Ninja")
     subprocess.run(["cmake", "-S", TREE, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", "-DATTN_EXPERIMENTS=OFF",
                     "-DCMAKE_UNITY_BUILD=ON", *found, *given], check=True)
     subprocess.run(["cmake", "--build", folder, "--parallel", str(os.cpu_count())], check=True)

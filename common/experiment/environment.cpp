@@ -56,11 +56,12 @@ int ranks_started_here() {
     const char* const text = std::getenv(name);
     return text ? std::atoi(text) : -1;
   };
-  for (const auto& [rank, count] : {std::pair{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+  // The inner launcher comes first, as in scripts/run_all: torchrun, for example, may run within srun.
+  for (const auto& [rank, count] : {std::pair{"RANK", "WORLD_SIZE"},
+                                    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                     {"PMI_RANK", "PMI_SIZE"},
-                                    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
-                                    {"RANK", "WORLD_SIZE"}}) {
-    if (number(rank) == 0 && number(count) > 1) return number(count);
+                                    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}}) {
+    if (number(rank) >= 0 && number(count) > 1) return number(rank) == 0 ? number(count) : 1;
   }
   return 1;
 }

@@ -1798,8 +1798,15 @@ TEST_F(ExperimentTest, RanksThatDoNotShareTheWorkAreReported) {
   EXPECT_FALSE(says({"--resume"}));
   setenv("OMPI_COMM_WORLD_RANK", "1", 1);
   EXPECT_FALSE(says({})) << "only rank 0 may print the line";
-  unsetenv("OMPI_COMM_WORLD_SIZE");
-  unsetenv("OMPI_COMM_WORLD_RANK");
+  setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+  setenv("WORLD_SIZE", "8", 1);
+  setenv("RANK", "1", 1);
+  EXPECT_FALSE(says({})) << "rank 1 of torchrun, which mpirun has started four times";
+  setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+  setenv("WORLD_SIZE", "4", 1);
+  setenv("RANK", "0", 1);
+  EXPECT_TRUE(says({})) << "rank 0 of 4 of torchrun, which mpirun has started twice";
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "WORLD_SIZE", "RANK"}) unsetenv(name);
 }
 
 TEST_F(ExperimentTest, ShardsAreDisjointAndTogetherEverything) {
