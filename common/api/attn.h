@@ -15,7 +15,8 @@
  * A tensor is four-dimensional unless a comment says otherwise: [batch, heads, tokens, width], or [batch, tokens,
  * heads, width] with layout ATTN_BSHD. Strides are in elements, as in DLPack, and NULL for a dense tensor; the stride
  * along width is 1. On a GPU addresses and strides are multiples of 16 bytes. Element types: float 32, float 16 and
- * bfloat 16. A tensor may be NULL only where a comment says so.
+ * bfloat 16. An element or an intermediate result with a magnitude below 2^-126 may count as 0. A tensor may be NULL
+ * only where a comment says so.
  *
  * Sizes: batch and heads up to 65535, tokens up to 2^30, widths that are multiples of 8 (attention on a GPU up to 256,
  * linear attention up to 256, RoPE up to 512), fewer than 2^31 rows of q (batch * heads * tokens). Every size except a
@@ -237,7 +238,7 @@ typedef struct {
   const DLTensor* v_scales;
   /* The q_len tokens that the call appends, in the type of q; NULL: the cache has them already. Token i becomes key
    * (length - q_len + i); if this number is negative, the token is left out. Two entries of the table that get new
-   * tokens must not name the same page; the cpu checks this. */
+   * tokens must not name the same page, and no other sequence may see a slot that gets a token; the cpu checks this. */
   const DLTensor* new_k;
   const DLTensor* new_v;
   /* Queries and new keys are rotated by their positions (RoPE): float32 [positions, half of the elements that are
@@ -308,11 +309,12 @@ ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTen
                                   const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 
 /* Checks the values of lengths and table: every length fits the cache, and every page that holds a token is a page of
- * k. It reads lengths, table and cache_layout of the options. If the options have new_k, k_scales and v_scales, it
- * also reads layout, and checks the scales of pages that get tokens. On the cpu attn_decode and attn_prefill check the
- * values in each call. On a GPU they do not, because the values are in device memory. There attn_check_cache waits for
- * the stream, which must not be captured. attn_check_cache returns ATTN_BAD_INPUT at the first wrong value, and the
- * message names the value. */
+ * k. It reads lengths, table and cache_layout of the options. If the options have new_k, it also reads layout,
+ * window_left and starts, and checks that no page gets tokens twice, and that no other sequence sees a slot that gets
+ * a token. If they have k_scales and v_scales too, it checks the scales of pages that get tokens. On the cpu
+ * attn_decode and attn_prefill check the values in each call. On a GPU they do not, because the values are in device
+ * memory. There attn_check_cache waits for the stream, which must not be captured. attn_check_cache returns
+ * ATTN_BAD_INPUT at the first wrong value, and the message names the value. */
 ATTN_API attn_status attn_check_cache(attn_engine* engine, void* stream, const DLTensor* k,
                                       const attn_cache_options* options);
 

@@ -126,6 +126,7 @@ void Engine::check_cache(const CacheCall& call, void* stream) {
   attn::check_cache(call, !own.device->info().on_host);
   const auto check_values = [](const CacheCall& on_host) {
     check_cache_values(on_host);
+    if (on_host.new_k.there()) check_appended_pages(on_host);
     if (on_host.new_k.there() && on_host.k_scales && on_host.v_scales) check_new_scales(on_host);
   };
   if (own.device->info().on_host) return check_values(call);
@@ -137,11 +138,13 @@ void Engine::check_cache(const CacheCall& call, void* stream) {
   };
   const int64_t scales = call.new_k.there() ? call.k.batch * call.k.heads : 0;
   const std::vector<int> lengths = on_host(call.lengths, call.q.batch);
+  const std::vector<int> starts = on_host(call.starts, call.q.batch);
   const std::vector<int> table = on_host(call.table, call.q.batch * call.max_pages);
   const std::vector<float> k_scales = on_host(call.k_scales, scales), v_scales = on_host(call.v_scales, scales);
   CacheCall copy = call;
   copy.lengths = lengths.data();
   if (call.table) copy.table = table.data();
+  if (call.starts) copy.starts = starts.data();
   if (call.k_scales) copy.k_scales = k_scales.data();
   if (call.v_scales) copy.v_scales = v_scales.data();
   check_values(copy);

@@ -351,22 +351,6 @@ void check_sequences(const char* name, const int* starts, int64_t sequences, int
   }
 }
 
-// Throws BadInput if two entries of the table that get new tokens name the same page. lengths and table must have
-// passed their checks.
-void check_appended_pages(const CacheCall& call) {
-  std::vector<int32_t> pages;
-  for (int64_t row = 0; call.table && row < call.q.batch; ++row) {
-    const int64_t length = call.lengths[row], first = std::max<int64_t>(length - call.q.tokens, 0) / call.k.tokens;
-    const int32_t* const of_row = call.table + row * call.max_pages;
-    pages.insert(pages.end(), of_row + first, of_row + (length + call.k.tokens - 1) / call.k.tokens);
-  }
-  std::sort(pages.begin(), pages.end());
-  const auto twice = std::adjacent_find(pages.begin(), pages.end());
-  require(twice == pages.end(),
-          "table: tokens are appended to page {} twice; each entry that gets tokens must name a page of its own",
-          twice == pages.end() ? 0 : *twice);
-}
-
 }  // namespace
 
 bool check(const FlashCall& call, bool gpu) {
@@ -470,6 +454,49 @@ void check_new_scales(const CacheCall& call) {
     }
     const int64_t first = std::max<int64_t>(length - call.new_k.tokens, 0) / call.k.tokens;
     for (int64_t i = first; i * call.k.tokens < length; ++i) check_page(call.table[row * call.max_pages + i]);
+  }
+}
+
+void check_appended_pages(const CacheCall& call) {
+  const int64_t page_size = call.k.tokens, tokens = call.new_k.tokens;
+  if (!call.table || tokens == 0) return;
+  struct Slots {  // of a page, as an entry of the table names it
+    int32_t page;
+    int64_t entry, begin, end;
+    bool operator<(const Slots& other) const { return page < other.page; }
+  };
+  // Calls use() with the slots of the sequence's keys [begin, end).
+  const auto each_page = [&](int64_t row, int64_t begin, int64_t end, const auto& use) {
+    for (int64_t i = begin / page_size; begin < end && i * page_size < end; ++i) {
+      const int64_t entry = row * call.max_pages + i;
+      use(Slots{call.table[entry], entry, std::max<int64_t>(begin - i * page_size, 0),
+                std::min(end - i * page_size, page_size)});
+    }
+  };
+  std::vector<Slots> written;
+  for (int64_t row = 0; row < call.q.batch; ++row) {
+    const int64_t length = call.lengths[row];
+    each_page(row, std::max<int64_t>(length - tokens, 0), length, [&](const Slots& at) { written.push_back(at); });
+  }
+  std::sort(written.begin(), written.end());
+  const auto twice = std::adjacent_find(written.begin(), written.end(),
+                                        [](const Slots& a, const Slots& b) { return a.page == b.page; });
+  require(twice == written.end(),
+          "table: tokens are appended to page {} twice; each entry that gets tokens must name a page of its own",
+          twice == written.end() ? 0 : twice->page);
+  for (int64_t row = 0; row < call.q.batch; ++row) {
+    const int64_t length = call.lengths[row], first_query = std::max<int64_t>(length - tokens, 0);
+    const bool windowed = call.window_left >= 0 && call.window_left < first_query;
+    const int64_t first_seen =
+        std::max<int64_t>(windowed ? first_query - call.window_left : 0, call.starts ? call.starts[row] : 0);
+    each_page(row, first_seen, length, [&](const Slots& read) {
+      const auto at = std::lower_bound(written.begin(), written.end(), read);
+      if (at == written.end() || at->page != read.page || at->entry == read.entry) return;
+      require(read.end <= at->begin || at->end <= read.begin,
+              "table: sequence {} reads token {} of page {}, to which sequence {} appends this token; sequences may "
+              "share only tokens that are in the cache before the call",
+              row, std::max(read.begin, at->begin), read.page, at->entry / call.max_pages);
+    });
   }
 }
 

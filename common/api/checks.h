@@ -34,6 +34,10 @@ ModifiedCall modified_part(const CacheCall& call);
 void check_cache(const CacheCall& call, bool gpu);
 /// Checks the values of lengths and table. The caller has them on the host.
 void check_cache_values(const CacheCall& call);
+/// Checks that no page gets tokens of new_k through two entries of the table, and that no sequence sees, through
+/// another entry, a slot that gets a token: threads write the slot while others read it. Tables and lengths are as for
+/// check_new_scales().
+void check_appended_pages(const CacheCall& call);
 /// Checks the scales of the pages, or of the sequences, that get the tokens of new_k. All tables are on the host, and
 /// lengths and table have passed check_cache_values().
 void check_new_scales(const CacheCall& call);

@@ -135,8 +135,10 @@ class Engine {
   void rope(const RopeCall& call, void* stream = nullptr);
   /// Throws BadInput unless every length fits the cache, and every page that holds a token is a page of k. On the cpu
   /// decode() and prefill() make this check themselves. On a GPU the check waits for the stream, and throws BadInput
-  /// while the stream is captured. check_cache() reads only lengths, table, max_pages, q.batch and the sizes of k,
-  /// and, if the call has new_k and scales, also checks the scales of the pages or sequences that get tokens.
+  /// while the stream is captured. check_cache() reads lengths, table, max_pages, q.batch and the sizes of k. If the
+  /// call has new_k, check_cache() also reads window_left and starts, and throws BadInput if a page that gets tokens is
+  /// named twice, or if another sequence sees a slot that gets a token. With scales too, it checks the scales of the
+  /// pages or sequences that get tokens.
   void check_cache(const CacheCall& call, void* stream = nullptr);
   /// Runs a kernel that does nothing.
   void empty(void* stream = nullptr);

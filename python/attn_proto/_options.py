@@ -118,7 +118,8 @@ CACHE_MEANINGS = {
     "new_k":
         "The q_len tokens that the call appends, in the type of q; None: the cache has them already. Token i "
         "becomes key (length - q_len + i); if this number is negative, the token is left out. Two entries of the "
-        "table that get new tokens must not name the same page; the cpu checks this.",
+        "table that get new tokens must not name the same page, and no other sequence may see a slot that gets a "
+        "token; the cpu checks this.",
     "new_v":
         "see new_k",
     "cosines":

@@ -313,13 +313,16 @@ def prefill(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **optio
     return _over_cache("prefill", _lib.attn_prefill, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
 
 
-def check_cache(k_cache, lengths, table=None, *, new_k=None, k_scales=None, v_scales=None, bshd=False, cache_bshd=False):
-    """Raises ValueError if a length or a page number leads outside the cache. With new_k, k_scales and v_scales,
-    also raises ValueError if a page that gets new tokens has a scale that is not allowed. decode() and prefill() make
-    these checks themselves on a CPU, but not on a GPU. On a GPU check_cache() waits for the stream."""
+def check_cache(k_cache, lengths, table=None, *, new_k=None, k_scales=None, v_scales=None, window_left=-1, starts=None,
+                bshd=False, cache_bshd=False):
+    """Raises ValueError if a length or a page number leads outside the cache. With new_k, also raises ValueError if a
+    page gets tokens through two entries of the table, or if another sequence sees a slot that gets a token; window_left
+    and starts say which tokens a sequence sees. With k_scales and v_scales too, raises ValueError if a page that gets
+    tokens has a scale that is not allowed. decode() and prefill() make these checks themselves on a CPU, but not on a
+    GPU. On a GPU check_cache() waits for the stream."""
     options = _Options("check_cache", CacheOptions, _options.CACHE,
                        {"lengths": lengths, "table": table, "new_k": new_k, "k_scales": k_scales, "v_scales": v_scales,
-                        "bshd": bshd, "cache_bshd": cache_bshd})
+                        "window_left": window_left, "starts": starts, "bshd": bshd, "cache_bshd": cache_bshd})
     _call(_lib.attn_check_cache, k_cache, [_Borrowed("k", k_cache)], options)
 
 

@@ -414,9 +414,9 @@ constexpr auto prefill_fused = CacheOperators::fused<attn_prefill>,
 
 void check_cache(const Tensor& key_cache, const Tensor& lengths, const OptionalTensor& table,
                  const OptionalTensor& new_key, const OptionalTensor& key_scales, const OptionalTensor& value_scales,
-                 bool bshd, bool cache_bshd) {
+                 bool bshd, bool cache_bshd, int64_t window_left, const OptionalTensor& starts) {
   const Described k("key_cache", key_cache), length("lengths", lengths);
-  const Optional pages("table", table), new_k("new_key", new_key);
+  const Optional pages("table", table), new_k("new_key", new_key), first_keys("starts", starts);
   const Optional k_scales("key_scales", key_scales), v_scales("value_scales", value_scales);
   attn_cache_options options = ATTN_CACHE_OPTIONS;
   options.layout = layout_of(bshd);
@@ -426,6 +426,8 @@ void check_cache(const Tensor& key_cache, const Tensor& lengths, const OptionalT
   options.v_scales = v_scales;
   options.lengths = &length;
   options.table = pages;
+  options.window_left = window_left;
+  options.starts = first_keys;
   const c10::Device device = key_cache.device();
   const attn_status status = attn_check_cache(engine_of(device), stream_of(device), &k, &options);
   if (status != ATTN_OK) fail(status, "attn::check_cache");
@@ -744,7 +746,8 @@ TORCH_LIBRARY(attn, m) {
   define("prefill_fused" + appending);
   define(
       "check_cache(Tensor key_cache, Tensor lengths, Tensor? table=None, *, Tensor? new_key=None, "
-      "Tensor? key_scales=None, Tensor? value_scales=None, bool bshd=False, bool cache_bshd=False) -> ()");
+      "Tensor? key_scales=None, Tensor? value_scales=None, bool bshd=False, bool cache_bshd=False, int window_left=-1, "
+      "Tensor? starts=None) -> ()");
   define(
       "linear(Tensor query, Tensor key, Tensor value, Tensor? gate=None, Tensor? initial_state=None, *, "
       "bool causal=True, bool normalised=False, str feature=\"identity\", float? scale=None, bool bshd=False) -> "

@@ -242,8 +242,8 @@ double cap_of(double given) {
   return bits > 0 && bits < int64_t{1} << 52 ? static_cast<double>(bits) : given;
 }
 
-/// Returns a call over a cache of `sequences` sequences. Sets only q.batch, k, and the lengths, table, scales and new
-/// tokens of `options`.
+/// Returns a call over a cache of `sequences` sequences. Sets only q.batch, k, and the lengths, table, scales, new
+/// tokens, window and starts of `options`.
 CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTensor* k,
                      const attn_cache_options& options) {
   CacheCall call;
@@ -257,6 +257,8 @@ CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTenso
   const Shape scales = {options.table ? "pages, kv_heads" : "batch, kv_heads", {call.k.batch, call.k.heads}};
   call.k_scales = table<const float>(engine, "k_scales", options.k_scales, {scales}, false);
   call.v_scales = table<const float>(engine, "v_scales", options.v_scales, {scales}, false);
+  call.window_left = options.window_left;
+  call.starts = table<const int>(engine, "starts", options.starts, {{"batch", {sequences}}}, true);
   return call;
 }
 

@@ -250,6 +250,40 @@ TEST(ChecksTest, PagesThatTokensAreAppendedTo) {
   PASSES(cache.call, );
 }
 
+TEST(ChecksTest, SlotsThatOneSequenceReadsWhileAnotherAppends) {
+  Cache cache;
+  // The first sequence writes slots 1 and 2 of page 0. The second sequence has two full pages before its new tokens.
+  cache.call.max_pages = 3;
+  int table[] = {0, 3, 3, 0, 1, 2};
+  cache.call.table = table;
+  cache.call.positions = 24;
+  const auto set = [&](int first, int second) { cache.lengths[0] = first, cache.lengths[1] = second; };
+  set(3, 20);
+  REFUSED("sequence 1 reads token 1 of page 0, to which sequence 0 appends", cache.call, );
+  PASSES(cache.call, c.new_k = c.new_v = {}, c.cosines = c.sines = nullptr, c.rotary_dim = 0);
+  PASSES(cache.call, c.window_left = 9);  // the oldest new token stands at key 18, so no query sees key 8
+  PASSES(cache.call, c.window_left = 10);
+  REFUSED("reads token 2 of page 0", cache.call, c.window_left = 16);
+  int starts[] = {0, 3};
+  PASSES(cache.call, c.starts = starts);
+  starts[1] = 2;
+  REFUSED("reads token 2 of page 0", cache.call, c.starts = starts);
+  set(2, 20);  // the new tokens are slots 0 and 1
+  REFUSED("reads token 0 of page 0", cache.call, );
+  // A shared prefix that ends inside a page: the second sequence ends there, and appends to other pages.
+  table[0] = 3, table[1] = 0, table[3] = 0;
+  set(13, 5);  // slots 3 and 4 of page 0 twice
+  REFUSED("appended to page 0 twice", cache.call, );
+  std::copy_n(std::data({0, 1, 2, 0, 3, 3}), 6, table);
+  set(8, 10);  // the first sequence writes slots 6 and 7, the second has all of page 0 before its new tokens
+  REFUSED("sequence 1 reads token 6 of page 0", cache.call, );
+  // A sequence that sees its own new tokens through two entries.
+  std::copy_n(std::data({0, 1, 0, 3, 3, 3}), 6, table);
+  set(18, 0);
+  REFUSED("sequence 0 reads token 0 of page 0, to which sequence 0 appends", cache.call, );
+  PASSES(cache.call, c.window_left = 14);  // a ring of pages: no query sees the page's old tokens
+}
+
 TEST(ChecksTest, LengthsAndPagesOfACache) {
   Cache cache;
   PASSES(cache.call, );

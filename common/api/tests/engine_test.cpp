@@ -283,7 +283,8 @@ TEST_F(DeviceEngineTest, CachesOfManyPages) {
 
 TEST_F(DeviceEngineTest, ACacheIsCheckedOnItsDevice) {
   CacheCall call;
-  call.k = call.v = drawn(4, 2, 8, 64, 1);
+  call.k = drawn(4, 2, 8, 64, 1);
+  call.v = drawn(4, 2, 8, 64, 2);
   call.q = drawn(2, 4, 1, 64, 0);
   call.o = drawn(2, 4, 1, 64, 3);
   call.max_pages = 2;
@@ -307,6 +308,12 @@ TEST_F(DeviceEngineTest, ACacheIsCheckedOnItsDevice) {
   expect({-1, 16}, {0, 3, 1, 2}, "row 0: length -1");
   expect({16, 9}, {0, 3, 1, 4}, "row 1, column 1: page 4");
   expect({16, 9}, {0, 3, -1, 2}, "row 1, column 0: page -1");
+  call.new_k = call.new_v = drawn(2, 2, 1, 64, 2);
+  expect({16, 9}, {0, 3, 1, 2}, "");
+  expect({16, 9}, {0, 2, 1, 2}, "appended to page 2 twice");
+  expect({7, 9}, {0, 3, 0, 2}, "sequence 1 reads token 6 of page 0, to which sequence 0 appends");
+  call.window_left = 1;
+  expect({7, 9}, {0, 3, 0, 2}, "");
 }
 
 TEST_F(DeviceEngineTest, QueriesOverACacheThatSeeNoKeyGetZeros) {
