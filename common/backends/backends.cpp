@@ -29,11 +29,13 @@ std::span<const Backend> backends() {
 #ifdef ATTN_HAS_CPU
       {.name = "metal",
        .options = "emulated",
+       .needs_options = true,
        .open = &open_metal_device,
        .open_for_caller = &open_metal_device_for_caller},
 #else
       {.name = "metal",
        .options = "emulated",
+       .needs_options = true,
        .missing = "no emulated Metal device; it needs llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19"},
 #endif
   };

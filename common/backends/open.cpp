@@ -36,8 +36,9 @@ bool Device::is_built(std::string_view backend) {
 std::string Device::known_specs() {
   std::string specs;
   for (const Backend& backend : backends()) {
-    specs += fmt::format("{}{}", specs.empty() ? "" : ", ", backend.name);
-    if (!backend.options.empty()) specs += fmt::format(", {}:{}", backend.name, backend.options);
+    const auto add = [&](const std::string& spec) { specs += (specs.empty() ? "" : ", ") + spec; };
+    if (!backend.needs_options) add(std::string(backend.name));
+    if (!backend.options.empty()) add(fmt::format("{}:{}", backend.name, backend.options));
   }
   return specs;
 }

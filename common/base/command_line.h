@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -10,8 +11,10 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/nearest.h"
 #include "common/base/number.h"
 #include "common/base/standard_streams.h"
+#include "common/base/text_table.h"
 #include "common/base/version.h"
 
 namespace attn {
@@ -57,8 +60,36 @@ inline void refuse_flags_with_values(const CLI::App& app, int argc, const char* 
   }
 }
 
+/// Returns what is wrong with the first word of a command line that names no option and no command.
+inline std::string unexpected_text(const CLI::App& app) {
+  const std::vector<std::string> words = app.remaining(true);
+  if (words.empty()) return "";
+  const std::string name = words.front().substr(0, words.front().find('='));
+  std::vector<std::string> known;
+  if (name.starts_with("-")) {
+    const auto add = [&](const CLI::App& one) {
+      for (const CLI::Option* option : one.get_options()) {
+        if (option->get_group().empty()) continue;  // a hidden option
+        for (const std::string& other : option->get_lnames()) known.push_back("--" + other);
+      }
+    };
+    add(app);
+    for (const CLI::App* command : app.get_subcommands()) add(*command);  // the commands of this line
+  } else {
+    for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
+  }
+  const bool command = !name.starts_with("-") && !known.empty() && app.get_subcommands().empty();
+  return fmt::format("{}: {}{}", name.starts_with("-") ? name : words.front(),
+                     name.starts_with("-") ? "no such option"
+                     : command             ? "no such command"
+                                           : "no argument is allowed here",
+                     did_you_mean(name, known));
+}
+
 /// Returns what is wrong with a command line that CLI11 refused.
 inline std::string refusal_text(const CLI::App& app, const CLI::ParseError& error) {
+  // The text of CLI11 has the words in reverse order.
+  if (dynamic_cast<const CLI::ExtrasError*>(&error)) return unexpected_text(app);
   std::string text = error.what();
   std::ranges::replace(text, '\n', ' ');
   if (error.get_name() == "ArgumentMismatch") {
@@ -88,7 +119,11 @@ inline bool parse_command_line(CLI::App& app, int argc, const char* const* argv)
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    to_stdout(app.help());
+    // An option's text and the lines of a footer's paragraphs may be longer than a line of the terminal.
+    constexpr size_t most_characters = 120, without_terminal = 80;
+    app.footer(unbroken(app.get_footer()));
+    for (CLI::App* command : app.get_subcommands({})) command->footer(unbroken(command->get_footer()));
+    to_stdout(fitted(app.help(), std::min(output_width(without_terminal), most_characters)));
     return false;
   } catch (const CLI::CallForVersion& version) {
     to_stdout(std::string(version.what()) + "\n");

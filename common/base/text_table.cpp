@@ -8,11 +8,29 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
+#include <sstream>
 #include <utility>
 
 #include "common/base/number.h"
 
 namespace attn {
+namespace {
+
+/// The place where the second column of a line begins, after two or more spaces; npos if there is none.
+size_t second_column(const std::string& line) {
+  constexpr size_t last = 40;  // more to the right, spaces separate no column
+  const size_t gap = line.find("  ", std::min(line.find_first_not_of(' '), line.size()));
+  const size_t column = gap == line.npos ? gap : line.find_first_not_of(' ', gap);
+  return column > last ? line.npos : column;
+}
+
+/// The place below which the rest of a line stands.
+size_t rest_of(const std::string& line) {
+  const size_t column = second_column(line);
+  return column != line.npos ? column : std::min(line.find_first_not_of(' '), line.size());
+}
+
+}  // namespace
 
 std::string text_table(const std::vector<std::vector<std::string>>& rows, Align align) {
   std::vector<size_t> widths;
@@ -56,6 +74,30 @@ std::string wrapped(const std::string& text, size_t width, size_t indent) {
   return found + line + "\n";
 }
 
+std::string fitted(const std::string& text, size_t width) {
+  std::istringstream lines(text);
+  std::string found;
+  for (std::string line; std::getline(lines, line);) found += wrapped(line, width, std::min(rest_of(line), width / 2));
+  return found;
+}
+
+std::string unbroken(const std::string& text) {
+  std::istringstream lines(text);
+  std::string found;
+  size_t rest = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t begin = line.find_first_not_of(' ');
+    if (begin != line.npos && begin == rest && begin > 0 && second_column(line) == line.npos) {
+      found.back() = ' ';
+      found += line.substr(begin) + "\n";
+      continue;
+    }
+    rest = rest_of(line);
+    found += line + "\n";
+  }
+  return found;
+}
+
 std::string format_seconds(double seconds) {
   for (const auto& [unit, name] : {std::pair{1.0, "s"}, {1e-3, "ms"}, {1e-6, "us"}}) {
     if (seconds >= 0.99995 * unit) {
@@ -66,9 +108,12 @@ std::string format_seconds(double seconds) {
   return fmt::format("{:.1f} ns", 1e9 * seconds);
 }
 
-std::string format_ratio(double ratio) {
-  return fmt::format("{:.{}f}x", ratio, ratio < 0.1 ? 3 : ratio < 9.995 ? 2 : ratio < 99.95 ? 1 : 0);
+std::string three_digits(double value) {
+  const double size = std::abs(value);
+  return fmt::format("{:.{}f}", value, size < 0.1 ? 3 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
 }
+
+std::string format_ratio(double ratio) { return three_digits(ratio) + "x"; }
 
 std::string printable(std::string text) {
   std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
@@ -85,13 +130,13 @@ std::string counted(size_t count, const std::string& noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-size_t output_width() {
+size_t output_width(size_t unknown) {
   winsize size{};
   const bool terminal = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
   if (terminal && size.ws_col > 0) return size.ws_col;
   const char* const columns = std::getenv("COLUMNS");
   const size_t width = columns ? to_number<uint16_t>(columns).value_or(0) : 0;
-  return width > 0 ? width : 100;
+  return width > 0 ? width : unknown;
 }
 
 }  // namespace attn

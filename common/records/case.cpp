@@ -10,6 +10,7 @@
 
 #include "common/base/error.h"
 #include "common/base/json.h"
+#include "common/base/nearest.h"
 #include "common/base/number.h"
 
 namespace attn {
@@ -235,9 +236,10 @@ Axis parse_axis(std::string_view text, const std::vector<AxisInfo>& known) {
   const std::string_view name = text.substr(0, equals);
   const auto info = std::find_if(known.begin(), known.end(), [&](const AxisInfo& axis) { return axis.name == name; });
   if (info == known.end()) {
-    std::vector<std::string_view> names;
+    std::vector<std::string> names;
     for (const AxisInfo& axis : known) names.push_back(axis.name);
-    throw BadInput(fmt::format("unknown axis '{}'; known: {}", name, fmt::join(names, ", ")));
+    throw BadInput(
+        fmt::format("unknown axis '{}'{}; known: {}", name, did_you_mean(name, names), fmt::join(names, ", ")));
   }
   Values values(*info);
   for (std::string_view item : split(text.substr(equals + 1), ',')) values.add(item);

@@ -29,10 +29,10 @@ struct EmulatedKernel : Kernel {
   const msl::Kernel kernel;
 };
 
-// Returns the lines that declare a kernel's constants and precede the kernel's text. In Metal, a constant outside of
-// functions must be in the constant address space.
+// Returns the lines that precede the kernel's text: users' texts, and declarations of the kernel's constants. In Metal,
+// a constant outside of functions must be in the constant address space.
 std::string prologue(const KernelSource& source) {
-  std::string text;
+  std::string text = users_text_line(source);
   for (const auto& [name, value] : source.constants) {
     if (source.run_time.contains(name)) {
       text += fmt::format("extern \"C\" {{ extern const int {}; }}\n", name);
@@ -187,11 +187,9 @@ class EmulatedDevice : public Device {
 
 std::unique_ptr<Device> open_metal_device(std::string_view spec) {
   constexpr std::string_view name = "metal:emulated", option = ":order=";
-  if (!spec.starts_with(name)) {
-    throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, Device::known_specs()));
-  }
-  const std::string_view rest = spec.substr(name.size());
-  if (rest.empty()) return std::make_unique<EmulatedDevice>(false);
+  const bool named = spec.starts_with(name);
+  const std::string_view rest = named ? spec.substr(name.size()) : "";
+  if (named && rest.empty()) return std::make_unique<EmulatedDevice>(false);
   const auto order = to_number<uint32_t>(rest.substr(std::min(option.size(), rest.size())));
   if (!rest.starts_with(option) || !order) {
     throw BadInput(

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -34,6 +35,25 @@ TEST_F(AnyDeviceTest, OpensAgainByItsSpec) {
   EXPECT_NE(Device::known_specs().find(info.backend), std::string::npos);
   EXPECT_TRUE(Device::is_built(info.backend));
   EXPECT_FALSE(Device::is_built("vulkan"));
+}
+
+// Help texts and refusals list the known specs, so each must be one that a user can type.
+TEST(DeviceSpecs, EachKnownSpecIsAllowed) {
+  std::istringstream specs(Device::known_specs());
+  int known = 0;
+  for (std::string spec; std::getline(specs >> std::ws, spec, ','); ++known) {
+    if (spec.ends_with("N")) spec.back() = spec.ends_with("=N") ? '1' : '0';
+    try {
+      Device::open(spec);
+    } catch (const DeviceMissing&) {  // of this build or of this machine
+    } catch (const BadInput& error) {
+      ADD_FAILURE() << spec << ": " << error.what();
+    }
+  }
+  EXPECT_GE(known, 5);
+  if (!Device::is_built("metal")) return;
+  EXPECT_EQ(message_of<BadInput>([] { Device::open("metal"); }),
+            "device 'metal' is not allowed; allowed are metal:emulated and metal:emulated:order=N with N from 0 on");
 }
 
 TEST_F(AnyDeviceTest, LimitsThreadgroupMemory) {
