@@ -149,7 +149,8 @@ def _bias_of(mask):
     mask = torch.where(mask, 0.0, -math.inf) if mask.dtype == torch.bool else mask
     rest = -mask.shape[-1] % 4 if mask.shape[-1] > 1 else 0
     if torch.compiler.is_compiling() or get_proxy_mode() is not None or type(mask) not in _in_memory:
-        return torch.nn.functional.pad(mask.float(), (0, rest)).contiguous()  # pad() copies, even if `rest` is 0
+        # Not contiguous(), which leaves nothing in the graph if this mask is contiguous; a later mask may not be.
+        return torch.nn.functional.pad(mask.float(), (0, rest)).clone(memory_format=torch.contiguous_format)
     if mask.dtype == torch.float32 and rest == 0 and mask.is_contiguous() and mask.data_ptr() % 16 == 0:
         return mask
     bias = mask.new_empty((*mask.shape[:3], mask.shape[3] + rest), dtype=torch.float32)

@@ -576,20 +576,21 @@ class Traced(unittest.TestCase):
                 concrete = {"mask": None} if len(inputs) == 1 else None
                 self.check(torch.fx.symbolic_trace(model, concrete_args=concrete), model, inputs)
 
-    def test_a_trace_with_a_repeated_mask_serves_any_mask(self):
+    def test_a_trace_serves_masks_with_other_strides(self):
         model, x = Attends(), drawn(2, 4, 40, 64, device=DEVICES[0])
-        whole = drawn(2, 1, 40, 40, device=DEVICES[0]) > 0
-        repeats = whole[:1, :, :1].expand(2, 1, 40, 40)
-        torch._dynamo.reset()
-        for way, trace in (("export", lambda: torch.export.export(model, (x, repeats)).module()),
-                           ("strict export", lambda: torch.export.export(model, (x, repeats), strict=True).module()),
-                           ("make_fx", lambda: make_fx(model)(x, repeats)),
-                           ("symbolic make_fx", lambda: make_fx(model, tracing_mode="symbolic")(x, repeats)),
-                           ("compile", lambda: torch.compile(model, fullgraph=True, backend="aot_eager"))):
-            with self.subTest(way=way):
-                traced = trace()
-                self.check(traced, model, (x, repeats))
-                self.check(traced, model, (x, whole))
+        whole, dense = drawn(2, 1, 40, 40, device=DEVICES[0]) > 0, drawn(2, 4, 40, 40, device=DEVICES[0])
+        for name, first, then in (("repeated", whole[:1, :, :1].expand(2, 1, 40, 40), whole),
+                                  ("dense", dense, dense.transpose(1, 2).contiguous().transpose(1, 2))):
+            torch._dynamo.reset()
+            for way, trace in (("export", lambda: torch.export.export(model, (x, first)).module()),
+                               ("strict export", lambda: torch.export.export(model, (x, first), strict=True).module()),
+                               ("make_fx", lambda: make_fx(model)(x, first)),
+                               ("symbolic make_fx", lambda: make_fx(model, tracing_mode="symbolic")(x, first)),
+                               ("compile", lambda: torch.compile(model, fullgraph=True, backend="aot_eager"))):
+                with self.subTest(way=way, mask=name):
+                    traced = trace()
+                    self.check(traced, model, (x, first))
+                    self.check(traced, model, (x, then))
 
     def test_operations_are_counted(self):
         x, one = drawn(2, 4, 40, 64, device=DEVICES[0]), drawn(2, 4, 1, 64, device=DEVICES[0])
