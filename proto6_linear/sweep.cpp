@@ -209,9 +209,11 @@ AnswerSpec linear_answer() {
                        .takes =
                            [](const Case& config) {
                              const std::string& variant = config.text("variant");
+                             const std::string& feature = config.text("feature");  // "file-...": the user's
                              return (variant == "phases" || variant == "fused") && config.text("lengths") == "equal" &&
                                     config.integer("value_dim") == config.integer("head_dim") &&
-                                    config.integer("normalised") == 0 && config.text("feature") == "identity" &&
+                                    config.integer("normalised") == 0 &&
+                                    (feature == "identity" || feature.starts_with("file-")) &&
                                     config.text("layout") == "bhsd" && config.integer("state") == 0 &&
                                     config.integer("segments") == 0;
                            },

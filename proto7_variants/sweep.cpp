@@ -263,10 +263,10 @@ void complete_variants(Case& config, const DeviceInfo& device) {
 
 AnswerSpec variants_answer() {
   return {
-      .claims = {"alibi",        "soft_cap",     "bias",           "sinks",        "window",         "documents",
-                 "lengths",      "starts",       "prefix",         "block_sparse", "global_tokens",  "together",
-                 "rope_before",  "rope_fused",   "gqa_index",      "gqa_copy",     "score_noinline", "score_run_time",
-                 "window_lists", "sparse_lists", "window_by_list", "same_tile"},
+      .claims = {"score_function", "mask_function",  "alibi",        "soft_cap",     "bias",           "sinks",
+                 "window",         "documents",      "lengths",      "starts",       "prefix",         "block_sparse",
+                 "global_tokens",  "together",       "rope_before",  "rope_fused",   "gqa_index",      "gqa_copy",
+                 "score_noinline", "score_run_time", "window_lists", "sparse_lists", "window_by_list", "same_tile"},
       .alternatives = {"kv_heads_by", "block_r", "block_c"}};
 }
 

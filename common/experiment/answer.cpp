@@ -380,16 +380,10 @@ Known known_of(const std::string& root, const std::string& experiment, const std
 }
 
 Json answer(const AnswerInput& input) {
+  const Json choices = choices_of(input);
   Json claims = Json::array(), undecided = Json::array();
-  std::vector<std::string> ids = input.spec.claims;
-  if (ids.empty() && input.spec.choices.empty()) {
-    for (const Claim& claim : input.claims) ids.push_back(claim.hypothesis.id);
-  }
-  for (const std::string& id : ids) {
-    const auto claim = std::ranges::find_if(input.claims, [&](const Claim& one) { return one.hypothesis.id == id; });
-    if (claim == input.claims.end()) continue;
-    const std::vector<Judged> all = judged(id, input);
-    if (all.empty()) continue;
+  const auto add = [&](const Claim& claim, bool without_advice) {
+    const std::vector<Judged> all = judged(claim.hypothesis.id, input);
     for (const State state : {State::supported, State::refuted, State::inconclusive}) {
       std::vector<Judged> some;
       std::ranges::copy_if(all, std::back_inserter(some), [&](const Judged& one) { return one.state == state; });
@@ -399,55 +393,73 @@ Json answer(const AnswerInput& input) {
         low = std::min(low, one.low);
         high = std::max(high, one.high);
       }
-      Json line = {{"hypothesis", id},
-                   {"metric", claim->hypothesis.metric},
+      Json line = {{"hypothesis", claim.hypothesis.id},
+                   {"metric", claim.hypothesis.metric},
                    {"cases", some.size()},
                    {"of", all.size()},
                    {"low", low},
                    {"high", high},
-                   {"unit", unit_of(*claim)}};
+                   {"unit", unit_of(claim)}};
       if (state == State::inconclusive) {
         line["contradicted"] = std::ranges::count(some, true, &Judged::contradicted);
         undecided.push_back(line);
         continue;
       }
-      const std::string& words = state == State::supported ? claim->advice.holds : claim->advice.refuted;
-      if (words.empty()) continue;
-      line["advice"] = render(words, {{"threshold", claim->hypothesis.threshold}});
+      const std::string& words = state == State::supported ? claim.advice.holds : claim.advice.refuted;
+      if (words.empty() && !without_advice) continue;
+      line["advice"] = words.empty() ? fmt::format("{}: \"{}\"", name(state), claim.hypothesis.text)
+                                     : render(words, {{"threshold", claim.hypothesis.threshold}});
       line["state"] = name(state);
       line["where"] = where(some, all);
       line["id"] = some.front().id;
       claims.push_back(line);
     }
+  };
+  const bool all_claims = input.spec.claims.empty() && input.spec.choices.empty();
+  for (const std::string& id : input.spec.claims) {
+    const auto claim = std::ranges::find_if(input.claims, [&](const Claim& one) { return one.hypothesis.id == id; });
+    if (claim != input.claims.end()) add(*claim, false);
+  }
+  const bool found_nothing = choices.empty() && claims.empty() && undecided.empty();
+  for (const Claim& claim : input.claims) {
+    const bool of_run = std::ranges::any_of(input.findings, [&](const Json& finding) {
+      return finding.at("data").at("/hypothesis/id"_json_pointer) == claim.hypothesis.id;
+    });
+    if (all_claims || (found_nothing && of_run)) add(claim, of_run);
   }
   Json counts = {{"ok", 0}, {"wrong", 0}, {"skipped", 0}};
   for (const Measurement& result : input.results) {
     counts[result.status] = counts.value(result.status, 0) + 1;
   }
-  return {{"device", input.device},       {"records", input.known.claims.size()},
-          {"choices", choices_of(input)}, {"claims", claims},
-          {"undecided", undecided},       {"counts", counts}};
+  return {{"device", input.device}, {"records", input.known.claims.size()},
+          {"choices", choices},     {"claims", claims},
+          {"undecided", undecided}, {"counts", counts}};
 }
 
 namespace {
 
-std::string figure_text(double value, const std::string& unit) {
-  if (unit == "x") return format_ratio(value);
-  if (unit == " s" || unit == " ms" || unit == " us" || unit == " ns") {
-    const double scale = unit == " s" ? 1 : unit == " ms" ? 1e-3 : unit == " us" ? 1e-6 : 1e-9;
-    if (value > 0) return format_seconds(scale * value);
-  }
-  return std::abs(value) < 1000 ? fmt::format("{:.3g}{}", value, unit) : fmt::format("{:.0f}{}", value, unit);
-}
-
+/// The lowest and the highest figure, with the unit, which is said once unless it is "x". A time is shown in the unit
+/// that fits the highest. Only noise makes a time negative: it is shown as 0.
 std::string range_text(const Json& line) {
-  const std::string unit = line.at("unit");
-  std::string low = figure_text(line.at("low"), unit);
-  const std::string high = figure_text(line.at("high"), unit);
-  if (low == high) return low;
-  const size_t space = low.find(' ');  // the unit is said once
-  if (space != low.npos && high.ends_with(low.substr(space))) low.resize(space);
-  return low + " to " + high;
+  std::string unit = line.at("unit");
+  double low = line.at("low"), high = line.at("high");
+  const std::vector<std::pair<std::string, double>> times = {{" s", 1}, {" ms", 1e-3}, {" us", 1e-6}, {" ns", 1e-9}};
+  if (const auto own = std::ranges::find(times, unit, &std::pair<std::string, double>::first); own != times.end()) {
+    low = std::max(0.0, low * own->second);
+    high = std::max(0.0, high * own->second);
+    const auto fits = std::ranges::find_if(times, [&](const auto& time) { return high >= 0.9995 * time.second; });
+    const auto& shown = fits == times.end() ? times.back() : *fits;
+    low /= shown.second;
+    high /= shown.second;
+    unit = shown.first;
+  }
+  const bool whole = low == std::round(low) && high == std::round(high) && unit != "x";
+  const auto text = [&](double value) {
+    return whole || value == 0 ? fmt::format("{:.0f}", value) : three_digits(value);
+  };
+  const std::string first = text(low), last = text(high);
+  if (first == last) return first + unit;
+  return first + (unit == "x" ? "x to " : " to ") + last + unit;
 }
 
 /// For example "f32 head_dim=64".

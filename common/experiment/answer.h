@@ -25,7 +25,8 @@ struct Choice {
   size_t at_least = 3;  // a shape with fewer measured options is left out
 };
 
-/// The content of an experiment's answer. If `choices` and `claims` are both empty, the answer has all claims.
+/// The content of an experiment's answer. If `choices` and `claims` are both empty, the answer has all claims. If a run
+/// decides nothing about `choices` and `claims`, the answer has all claims that the run judged.
 struct AnswerSpec {
   std::vector<Choice> choices = {};
   /// Ids of the hypotheses whose advice is for users, in the order of the answer. Ids without a claim of the device are

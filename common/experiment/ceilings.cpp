@@ -61,7 +61,7 @@ CommandEncoder timed(const Kernel& kernel, uint32_t groups, uint32_t threads, co
 
 double run_once(Device& device, const CommandEncoder& encoder) { return device.submit(encoder).at(0); }
 
-/// Seconds of the fastest repetition; the encoders take turns.
+/// Seconds of the fastest of at least min_repetitions repetitions; the encoders take turns.
 double best_time(Device& device, const std::vector<CommandEncoder>& encoders, double budget_s) {
   const Stopwatch stopwatch;
   double best = run_once(device, encoders.front());
@@ -140,16 +140,22 @@ double arithmetic_tflops(Device& device, PipelineCache& pipelines, const Ceiling
   const Kernel& kernel = *ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
   const Buffer result = arithmetic_result(device);
   const auto encode = [&](long long iterations) { return encode_arithmetic(device, kernel, result, iterations); };
-  // First a launch that is long enough to be timed, then scaled to repetition_s.
+  // First a launch that is long enough to be timed, then scaled to repetition_s. If other programs delay all
+  // repetitions of a launch, the scaled launch turns out too short, and the search goes on from it.
+  constexpr int most_searches = 3;
+  constexpr long long most_iterations = 1ll << 40;
   long long iterations = 1024;
-  double seconds = run_once(device, encode(iterations));
-  while (seconds < repetition_s / 4 && iterations < (1ll << 40)) {
-    iterations *= 2;
-    seconds = run_once(device, encode(iterations));
+  for (int searches = 1;; ++searches) {
+    double seconds = best_time(device, {encode(iterations)}, 0);
+    while (seconds < repetition_s / 4 && iterations < most_iterations) {
+      iterations *= 2;
+      seconds = best_time(device, {encode(iterations)}, 0);
+    }
+    iterations = std::max(1ll, static_cast<long long>(iterations * repetition_s / seconds));
+    seconds = best_time(device, {encode(iterations)}, budget_s);
+    if (seconds < repetition_s / 4 && iterations < most_iterations && searches < most_searches) continue;
+    return arithmetic.group_flops * static_cast<double>(iterations) * parts(device.info()) / seconds * 1e-12;
   }
-  iterations = std::max(1ll, static_cast<long long>(iterations * repetition_s / seconds));
-  const double flops = arithmetic.group_flops * static_cast<double>(iterations) * parts(device.info());
-  return flops / best_time(device, {encode(iterations)}, budget_s) * 1e-12;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <utility>
 
@@ -59,7 +60,9 @@ void Experiment::State::compare_each(const std::vector<Duel>& asked, double budg
     return std::find_if(compared_before.begin(), compared_before.end(),
                         [&](const auto& known) { return same_pair(duel, known); });
   };
-  const std::vector<Duel> wanted = pairs_of(asked);
+  std::vector<Duel> wanted = pairs_of(asked);
+  std::erase_if(wanted,
+                [&](const Duel& duel) { return find_before(duel) == compared_before.end() && is_judged(duel, asked); });
   auto left = std::count_if(wanted.begin(), wanted.end(),
                             [&](const Duel& duel) { return find_before(duel) == compared_before.end(); });
   progress.add(left);
@@ -96,9 +99,11 @@ std::optional<Comparison> Experiment::State::compare_now(const Duel& duel, doubl
 }
 
 std::string Experiment::State::describe(const Comparison& comparison) const {
-  return fmt::format("{} against {}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", label(comparison.contender),
-                     label(comparison.baseline), comparison.ratio.value, comparison.ratio.ci_lo, comparison.ratio.ci_hi,
-                     comparison.aa_floor());
+  return fmt::format(
+      "{} against {}: {:.4f} of its time [{:.4f}, {:.4f}]; the second against itself differs by up to {:.2g} % (A/A "
+      "floor)",
+      label(comparison.contender), label(comparison.baseline), comparison.ratio.value, comparison.ratio.ci_lo,
+      comparison.ratio.ci_hi, 100 * std::expm1(comparison.aa_floor()));
 }
 
 std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, double budget_s) {

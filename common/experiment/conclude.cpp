@@ -89,21 +89,26 @@ Json Experiment::State::find(const Conclusion& conclusion, const std::vector<Jso
   finding["data"]["cases"] = cases;
   finding["data"]["code"] = code;
   finding["id"] = record_id(finding);
-  const bool recorded = std::ranges::any_of(known, [&](const Json& other) {
+  const auto recorded = std::ranges::find_if(known, [&](const Json& other) {
     return other.value("claim_key", Json()) == finding["claim_key"] &&
            other.value("/data/run"_json_pointer, Json()) == run_id;
   });
-  if (!recorded) {
-    keep([&] { emit_finding(*finding_file, finding); });
-    print_json(finding);
-  }
+  if (recorded != known.end()) return *recorded;
+  keep([&] { emit_finding(*finding_file, finding); });
+  print_json(finding);
   return finding;
+}
+
+bool Experiment::State::is_part_of_judged(const Conclusion& conclusion) const {
+  const std::vector<Case> cases = cases_of(conclusion);
+  return std::ranges::any_of(findings_before, [&](const Json& finding) {
+    return judges(finding, conclusion.hypothesis, cases) && finding.at("data").at("cases").size() > cases.size();
+  });
 }
 
 bool Experiment::State::in_replay(const Conclusion& conclusion) const {
   return !replays_finding() || (replayed.at("data").at("hypothesis").at("id") == conclusion.hypothesis &&
-                                replayed.at("data").at("subject") == conclusion.subject &&
-                                replayed.at("data").at("device") == device_name(device->info()));
+                                replayed.at("data").at("subject") == conclusion.subject);
 }
 
 Json Experiment::State::answer_json(const std::vector<Json>& findings) {
@@ -219,21 +224,30 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
   std::string verdicts;
   std::vector<Json> findings;
   if (!options.only_verify) {
-    raise_ceilings();  // now that the device is warm
     std::vector<std::string> problems;
     const std::vector<Json> known = read_records(options.findings_path, problems);
     note_problems(options.findings_path, problems);
     const bool has_header = std::ranges::any_of(known, [&](const Json& record) {
       return record.value("schema", "") == "run/1" && record.value("/run/id"_json_pointer, Json()) == run["id"];
     });
+    if (measured_s > 0) raise_ceilings();  // now that the device is warm
+    for (const Conclusion& conclusion : conclusions) {
+      if (conclusion.measurements.empty() || !in_replay(conclusion)) continue;
+      // A finding that was taken over may be about more pairs of cases than the conclusion.
+      if (is_part_of_judged(conclusion)) continue;
+      if (findings.empty() && !has_header) keep([&] { finding_file->append(header()); });
+      findings.push_back(find(conclusion, known));
+    }
+    for (const Json& finding : findings_before) {
+      const bool shown =
+          std::ranges::any_of(findings, [&](const Json& other) { return other["claim_key"] == finding["claim_key"]; });
+      if (!shown) findings.push_back(finding);
+    }
     std::set<std::string> judged;
     size_t decided = 0;
     Doubts doubts;
-    for (const Conclusion& conclusion : conclusions) {
-      if (conclusion.measurements.empty() || !in_replay(conclusion)) continue;
-      if (judged.empty() && !has_header) keep([&] { finding_file->append(header()); });
-      const Json& finding = findings.emplace_back(find(conclusion, known));
-      judged.insert(conclusion.hypothesis);
+    for (const Json& finding : findings) {
+      judged.insert(finding["data"]["hypothesis"]["id"].get<std::string>());
       verdicts += verdict_text(finding);
       if (finding["data"]["verdict"]["state"] != name(attn::State::inconclusive) && finding["confidence"].is_number()) {
         ++decided;

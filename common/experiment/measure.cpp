@@ -135,9 +135,15 @@ std::optional<std::string> Experiment::State::too_long(const Work& work) {
       info.has("untimed")) {
     return {};
   }
+  // Other programs may slow the measurement of the ceilings, so one measurement refuses nothing.
+  constexpr int fewest_to_refuse = 3;
+  const auto fits = [&] {
+    return work.flops <= options.max_launch_s * 1e12 * measured_ceilings().matrix_tflops(work.dtype);
+  };
+  while (!fits() && ceilings_measured < fewest_to_refuse) raise_ceilings();
+  if (fits()) return {};
   const double tflops = measured_ceilings().matrix_tflops(work.dtype);
   const double seconds = work.flops / (1e12 * tflops);
-  if (seconds <= options.max_launch_s) return {};
   return fmt::format("one launch would take {} or more, at the {:.3g} TFLOPS that the device reaches; {}",
                      milliseconds(seconds), tflops, launch_limit());
 }
@@ -158,6 +164,12 @@ std::optional<std::string> Experiment::State::too_large(const CasePlan& plan) co
   return needed.host > available ? std::optional(lacks(needed.host, available, "host")) : std::nullopt;
 }
 
+std::optional<std::string> Experiment::State::unless_asked_for(const std::optional<std::string>& reason) {
+  if (!reason || !asked_for) return reason;
+  progress.note(fmt::format("{}: {}; the case runs all the same, because it is the only one", spec.name, *reason));
+  return {};
+}
+
 std::optional<std::string> Experiment::State::foreseen(const CasePlan& plan) {
   if (auto reason = too_large(plan)) return reason;
   return plan.work_is_limit ? std::nullopt : too_long(plan.work);
@@ -172,6 +184,7 @@ const Ceilings& Experiment::State::measured_ceilings() {
 
 Ceilings Experiment::State::new_ceilings() {
   const double share = static_cast<double>(options.samples) / TimingPolicy{}.max_samples;
+  ++ceilings_measured;
   return measure_ceilings(*device, *pipelines, std::min(share, 1.0) * ceilings_s);
 }
 
@@ -188,10 +201,8 @@ Json Experiment::State::within_ceilings(Measurement& record) {
       }
       const std::string message = first_line(error.what());
       if (ceilings) {
-        // Other programs that use the device may lower the device's ceilings by this factor, but not by more.
-        constexpr double most_lowered = 4;
         try {
-          to_json(record, scaled(*ceilings, most_lowered));
+          to_json(record, scaled(*ceilings, most_slowed));
           progress.note(fmt::format("{}: {}; other programs use the device, so the record has no share of a ceiling",
                                     label(record.config), message));
           return to_json(record, Ceilings{});
@@ -229,8 +240,10 @@ bool Experiment::State::judged_cold(const Trial& trial) {
 }
 
 int Experiment::State::launches_per_sample(const Trial& trial) {
-  // If the launch for the check took more than 2 ms, a sample needs only one launch.
-  return trial.host || trial.launch_s > 2e-3 ? 1 : attn::launches_per_sample(*device, *trial.problem);
+  // If the launch for the check took this long, a sample needs only one launch, even if other programs slowed the
+  // launch.
+  constexpr double surely_long_s = 50e-3;
+  return trial.host || trial.launch_s > surely_long_s ? 1 : attn::launches_per_sample(*device, *trial.problem);
 }
 
 void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
@@ -244,11 +257,14 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     return measure(std::move(host), most_s / 2);
   }
   std::erase_if(trials, [&](Trial& trial) {
-    const bool too_long = !trial.host && trial.launch_s > options.max_launch_s;
-    if (!too_long && sweep_budget() > 0) return false;
-    store_skipped(
-        std::move(trial.record),
-        too_long ? fmt::format("one launch takes {}; {}", milliseconds(trial.launch_s), launch_limit()) : budget_spent);
+    std::optional<std::string> reason;
+    if (!trial.host && trial.launch_s > options.max_launch_s) {
+      reason = fmt::format("one launch takes {}; {}", milliseconds(trial.launch_s), launch_limit());
+      reason = unless_asked_for(reason);
+    }
+    if (!reason && sweep_budget() <= 0) reason = budget_spent;
+    if (!reason) return false;
+    store_skipped(std::move(trial.record), *reason);
     return true;
   });
   if (trials.empty()) return;

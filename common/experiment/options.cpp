@@ -150,13 +150,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   auto* device = text("--device", options.device, "SPEC", "where to run: " + Device::known_specs() + "; default cpu");
   auto* profile = text("--profile", options.profile, "NAME",
                        "quick (default): minutes, the shapes that matter most\n"
-                       "full: an hour, 5 minutes on a GPU; all shapes, at least 50 rounds, in which cases take turns,\n"
+                       "full: an hour, 5 minutes on a GPU; all shapes, at least 50 rounds, in which cases take turns, "
                        "also with cold caches");
   auto* axis = app.add_option("--axis", axes, "values of an axis, see AXES; once per axis")
                    ->type_name("NAME=VALUES")
                    ->allow_extra_args(false);
   auto* list_option = app.add_flag("--list", options.list,
-                                   "print axes, their values in this profile, and hypotheses; run nothing;\n"
+                                   "print axes, their values in this profile, and hypotheses; run nothing; "
                                    "with --json: print the claims and their words of advice as JSON lines");
   app.add_flag("--dry-run", options.dry_run,
                "print the cases that would run, and the reasons why other cases would not; run nothing")
@@ -165,13 +165,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   number_option(app, "--budget", options.budget_s, 0.0, 1e7, "SECONDS",
                 "time to measure for; default 120 (quick), 3600 (full), 300 (full on a GPU)");
   number_option(app, "--samples", options.samples, 1, 1'000'000, "N",
-                "largest number of samples of a case, also in a comparison; default 200.\n"
+                "largest number of samples of a case, also in a comparison; default 200. "
                 "A smaller N also shortens the measurement of the ceilings");
   number_option(app, "--max-launch", options.max_launch_s, 1e-6, 1e7, "SECONDS",
-                "skip a case whose launch takes longer, or would take longer at the rate\n"
-                "that the device reaches; default 0.5");
+                "skip a case whose launch takes longer, or would take longer at the rate "
+                "that the device reaches; default 0.5. With --input or --dump-output, a single case runs anyway");
   number_option(app, "--processes", options.processes, 1, 100, "N",
-                "measure comparisons and the figures of claims in N new processes after the sweep;\n"
+                "measure comparisons and the figures of claims in N new processes after the sweep; "
                 "1: in this process; default 3, and 5 in the full profile on a cpu");
   text("--part", options.part, "FILE", "")->group("");  // the program gives this option to its own processes
   auto* seed_option = number_option(app, "--seed", options.seed, uint64_t{0}, UINT64_MAX, "N",
@@ -186,15 +186,15 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
     files.push_back(text(file.name.c_str(), options.files[file.name], "FILE", file.help));
   }
   auto* resume = app.add_flag("--resume", options.resume,
-                              "go on with the run in --measurements: cases that it measured with the same\n"
-                              "code, device and seed are not measured again, and comparisons in --out are\n"
+                              "go on with the run in --measurements: cases that it measured with the same "
+                              "code, device and seed are not measured again, and comparisons in --out are "
                               "not made again");
   auto* shard_option =
       text("--shard", shard, "I/N", "only part I of N of the shapes; all parts together cover the shapes");
   auto* memory = number_option(app, "--threadgroup-memory", options.threadgroup_memory_bytes, size_t{1}, SIZE_MAX,
                                "BYTES", "lower the device's threadgroup memory, to explore a device that has less");
   auto* replay = text("--replay", options.replay, "ID",
-                      "measure the recorded measurement or finding ID again, under its own case, seed\n"
+                      "measure the recorded measurement or finding ID again, under its own case, seed "
                       "and device; the first 6 or more digits of the id are enough");
   auto* json = app.add_flag("--json", options.json,
                             "print measurements, findings and the answer as JSON lines instead of the table");
@@ -203,10 +203,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   csv->excludes(json);
   text("--columns", columns, "all", "all columns of the table, however wide");
   text("--filter", options.filter, "WORDS",
-       "the table shows only the cases that have all of these words; a word is AXIS=VALUE,\n"
+       "the table shows only the cases that have all of these words; a word is AXIS=VALUE, "
        "or any part of the case's text; hidden cases still count in the column `vs`");
   text("--baseline", baseline, "AXIS=VALUE",
-       "in the column `vs`, compare each case with the fastest case that has this value\n"
+       "in the column `vs`, compare each case with the fastest case that has this value "
        "and differs otherwise only in its choices");
   app.add_flag("--verdicts", options.verdicts, "print the verdict on each claim, too");
   app.add_flag("--quiet", options.quiet, "no progress");

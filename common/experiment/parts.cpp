@@ -43,18 +43,22 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
     duels.push_back({comparison.hypothesis, comparison.baseline, comparison.contender});
   }
   const int count = options.process_count(device->info());
-  if (count == 1) return compare_each(duels, budget_left());
+  if (count == 1) {
+    compare_each(duels, budget_left());
+    return note_if_complete();
+  }
 
-  Task task{{}, group(cases_of_claims(claims, results), spec.compared_axes)};
+  Task task{{}, group(cases_to_repeat(), spec.compared_axes)};
   for (const Duel& pair : pairs_of(duels)) {
     const auto before = std::ranges::find_if(
         compared_before, [&](const Comparison& known) { return same_pair(known, pair) && !known.parts.empty(); });
-    if (before == compared_before.end()) {
-      task.duels.push_back(pair);
-    } else {
+    if (before != compared_before.end()) {
       keep_comparison(*before, duels);
+    } else if (!is_judged(pair, duels)) {
+      task.duels.push_back(pair);
     }
   }
+  if (task.empty()) note_if_complete();
   std::vector<PartResults> parts;
   for (int number = 1; number <= count && !task.empty() && budget_left() > 0; ++number) {
     parts.push_back(measure_in_process(number, count, task));

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "common/base/text_table.h"
 #include "common/experiment/options.h"
@@ -38,8 +41,19 @@ std::string summary(const Measurement& measurement) {
 
 std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                  const std::vector<Hypothesis>& hypotheses) {
-  std::string text = fmt::format("{}: {}\n\nAxes, and their values in the selected cases ({} profile):\n", spec.name,
-                                 spec.summary, options.profile);
+  const size_t width = output_width();
+  std::string text =
+      wrapped(fmt::format("{}: {}", spec.name, spec.summary), width, 2) + "\n" +
+      wrapped(fmt::format("Axes, and their values in the selected cases ({} profile):", options.profile), width, 2);
+  const auto entry = [&](const std::string& name, const std::string& about,
+                         const std::vector<std::pair<std::string, std::string>>& facts) {
+    constexpr size_t column = 15;
+    std::string lines = wrapped(fmt::format("  {:<12} {}", name, about), width, column);
+    for (const auto& [what, fact] : facts) {
+      lines += wrapped(std::string(column + 2, ' ') + what + fact, width, column + 2 + what.size());
+    }
+    return lines;
+  };
   for (const AxisInfo& axis : spec.axes) {
     std::vector<AxisValue> values;
     for (const auto& group : groups) {
@@ -58,14 +72,15 @@ std::string list(const ExperimentSpec& spec, const Options& options, const std::
                                 : axis.multiple_of > 1
                                     ? fmt::format("{}..{} by {}", axis.min, axis.max, axis.multiple_of)
                                     : fmt::format("{}..{}", axis.min, axis.max);
-    text += fmt::format("  {:<12} {}\n  {:<12}   allowed: {}\n  {:<12}   here:    {}\n", axis.name, axis.help, "",
-                        allowed, "", shown.empty() ? "-" : fmt::format("{}", fmt::join(shown, ",")));
+    text +=
+        entry(axis.name, axis.help,
+              {{"allowed: ", allowed}, {"here:    ", shown.empty() ? "-" : fmt::format("{}", fmt::join(shown, ", "))}});
   }
   text += "\nHypotheses:\n";
   for (const Hypothesis& hypothesis : hypotheses) {
-    text +=
-        fmt::format("  {:<12} {}\n  {:<12}   holds if: {} {} {}\n  {:<12}   origin:   {}\n", hypothesis.id,
-                    hypothesis.text, "", hypothesis.metric, hypothesis.op, hypothesis.threshold, "", hypothesis.origin);
+    text += entry(hypothesis.id, hypothesis.text,
+                  {{"holds if: ", fmt::format("{} {} {}", hypothesis.metric, hypothesis.op, hypothesis.threshold)},
+                   {"origin:   ", hypothesis.origin}});
   }
   return text;
 }
@@ -98,36 +113,86 @@ size_t most_threadgroup_bytes(const Plan& plan) {
   return most;
 }
 
+/// The values that nearly all cases have. A list of cases says these values once.
+class Usual {
+ public:
+  explicit Usual(const std::vector<Case>& cases) {
+    constexpr double nearly_all = 0.75;
+    std::map<std::string, std::map<std::string, size_t>> counts;  // by axis and value
+    for (const Case& config : cases) {
+      for (const auto& [axis, value] : config.axes()) {
+        if (counts.try_emplace(axis).second) axes_.push_back(axis);
+        ++counts[axis][to_string(value)];
+      }
+    }
+    for (const auto& [axis, values] : counts) {
+      const auto most = std::ranges::max_element(values, {}, [](const auto& entry) { return entry.second; });
+      if (most->second == cases.size()) always_.insert(axis);
+      if (cases.size() > 1 && most->second >= nearly_all * cases.size()) usual_[axis] = most->first;
+    }
+  }
+
+  /// The axes in which a case differs from the usual values, and all axes without a usual value.
+  std::string unlike(const Case& config) const {
+    std::vector<std::string> named;
+    for (const auto& [axis, value] : config.axes()) {
+      const auto usual = usual_.find(axis);
+      if (usual == usual_.end() || usual->second != to_string(value)) named.push_back(axis);
+    }
+    return named.empty() ? "(the usual values)" : config.key(named);
+  }
+
+  /// The usual values, in at most two paragraphs.
+  std::string head(size_t width) const {
+    std::string in_all, in_most;
+    for (const std::string& axis : axes_) {
+      const auto usual = usual_.find(axis);
+      if (usual != usual_.end())
+        (always_.contains(axis) ? in_all : in_most) += fmt::format(" {}={}", axis, usual->second);
+    }
+    return (in_all.empty() ? "" : wrapped("all cases:" + in_all, width, 2)) +
+           (in_most.empty() ? "" : wrapped("usually, where a line does not say otherwise:" + in_most, width, 2));
+  }
+
+ private:
+  std::vector<std::string> axes_;
+  std::set<std::string> always_;
+  std::map<std::string, std::string> usual_;
+};
+
 }  // namespace
 
 std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                     const DeviceInfo& info, const std::function<const Plan&(const Case&)>& plan) {
   std::string text;
-  size_t cases = 0, runnable = 0;
-  for (const auto& group : groups) {
-    for (const Case& config : group) {
-      const Plan& planned = plan(config);
-      const auto reason = skip_reason(planned, info);
-      const size_t study = spec.study_bytes ? spec.study_bytes(config, info) : 0;
-      const size_t ours = most_threadgroup_bytes(planned);
-      ++cases;
-      runnable += !reason;
-      if (options.json) {
-        Json line = {{"case", config.json()}, {"runs", !reason}, {"reason", reason.value_or("")}};
-        if (study > 0) line["threadgroup_bytes"] = {{"study", study}, {"ours", ours > 0 ? Json(ours) : Json()}};
-        text += line.dump() + "\n";
-      } else {
-        text += config.key();
-        if (study > 0) text += "  threadgroup memory: the study's kernel " + kilobytes(study);
-        if (study > 0 && ours > 0) text += ", ours " + kilobytes(ours);
-        text += fmt::format("{}{}\n", reason ? "  skipped: " : "", reason.value_or(""));
-      }
+  size_t runnable = 0;
+  std::vector<Case> cases;
+  for (const auto& group : groups) cases.insert(cases.end(), group.begin(), group.end());
+  const Usual usual(cases);
+  const size_t width = output_width();
+  for (const Case& config : cases) {
+    const Plan& planned = plan(config);
+    const auto reason = skip_reason(planned, info);
+    const size_t study = spec.study_bytes ? spec.study_bytes(config, info) : 0;
+    const size_t ours = most_threadgroup_bytes(planned);
+    runnable += !reason;
+    if (options.json) {
+      Json line = {{"case", config.json()}, {"runs", !reason}, {"reason", reason.value_or("")}};
+      if (study > 0) line["threadgroup_bytes"] = {{"study", study}, {"ours", ours > 0 ? Json(ours) : Json()}};
+      text += line.dump() + "\n";
+    } else {
+      std::string line = usual.unlike(config);
+      if (study > 0) line += "  threadgroup memory: the study's kernel " + kilobytes(study);
+      if (study > 0 && ours > 0) line += ", ours " + kilobytes(ours);
+      text += wrapped(line + (reason ? "  skipped: " + *reason : ""), width, 4);
     }
   }
   if (options.json) return text;
-  return text + fmt::format("{} of {} in {} would run, in at most about {} of measuring\n", runnable,
-                            counted(cases, "case"), counted(groups.size(), "group"),
-                            format_duration(options.budget(info)));
+  return usual.head(width) + text +
+         wrapped(fmt::format("{} of {} in {} would run, in at most about {} of measuring", runnable,
+                             counted(cases.size(), "case"), counted(groups.size(), "group"),
+                             format_duration(options.budget(info))),
+                 width, 2);
 }
 
 std::string verdict_text(const Json& finding) {

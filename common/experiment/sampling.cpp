@@ -50,9 +50,12 @@ Sampler phase_sampler(Device& device, const Problem& problem, const CacheFlush* 
 }
 
 int launches_per_sample(Device& device, const Problem& problem) {
+  // The shortest of several launches, because other programs may slow a launch. The first launch is a warm-up too: the
+  // launch that was checked ran with cold caches and new pages.
+  constexpr int launches = 3;
   const CommandEncoder encoder = encode_launches(problem, 1);
-  device.submit(encoder);  // a warm-up: the launch that was checked ran with cold caches and new pages
-  const double launch_s = device.submit(encoder).at(0);
+  double launch_s = device.submit(encoder).at(0);
+  for (int i = 1; i < launches; ++i) launch_s = std::min(launch_s, device.submit(encoder).at(0));
   return launch_s >= short_launch_s ? 1 : static_cast<int>(std::ceil(sample_s / std::max(launch_s, 1e-7)));
 }
 

@@ -12,6 +12,7 @@
 #include "common/base/shell.h"
 #include "common/experiment/environment.h"
 #include "common/experiment/state.h"
+#include "common/records/recorded.h"
 
 namespace attn {
 namespace {
@@ -51,22 +52,31 @@ bool is_finding(const Json& record) { return record.is_object() && record.value(
 
 const Json& run_of(const Json& record) { return is_finding(record) ? record.at("data").at("run") : record.at("run"); }
 
-/// Looks in the measurements file and in the findings file for the record whose id starts with options.replay. Returns
-/// the record, and sets the options to the values of the record's run. Throws BadInput, for example if there is no such
-/// record, or more than one.
+/// Looks for the record whose id starts with options.replay: in the measurements file and in the findings file, else in
+/// findings/recorded of the source tree. Returns the record, and sets the options to the values of the record's run.
+/// Throws BadInput, for example if there is no such record, or more than one.
 Json find_replayed(Options& options, const ExperimentSpec& spec) {
   std::vector<std::string> problems;
   std::map<std::string, Json> found;
-  for (const std::string& path : {options.measurements_path, options.findings_path}) {
-    std::vector<Json> records = read_records(path, problems);
+  const auto look_in = [&](std::vector<Json> records) {
     join_runs(records);
     for (Json& record : records) {
       const std::string id = record.value("id", ""), schema = record.value("schema", "");
       if (schema.starts_with("run/")) continue;
       if (id.starts_with(options.replay)) found.emplace(id, std::move(record));
     }
+  };
+  for (const std::string& path : {options.measurements_path, options.findings_path}) {
+    look_in(read_records(path, problems));
   }
-  const std::string files = fmt::format("{} or {}", options.measurements_path, options.findings_path);
+  std::string files = fmt::format("{} or {}", options.measurements_path, options.findings_path);
+  if (found.empty() && !recorded_files(source_root()).empty()) {
+    files =
+        fmt::format("{}, {} or {}/findings/recorded", options.measurements_path, options.findings_path, source_root());
+    std::vector<Json> records;
+    for (const std::string& line : recorded_lines(source_root(), options.replay)) records.push_back(parse_json(line));
+    look_in(std::move(records));
+  }
   if (found.empty()) throw BadInput(fmt::format("--replay {}: no such record in {}", options.replay, files));
   if (found.size() > 1) {
     throw BadInput(
@@ -187,7 +197,15 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
   for (const auto& cases : groups) all.insert(all.end(), cases.begin(), cases.end());
   for (const Case& config : all) plan(config);  // throws for bad input before time is spent
   cases_left = all.size();
+  asked_for = all.size() == 1 && (!options.input.empty() || !options.dump_output.empty());
   label_axes = varying_axes(all);
+  if (!replayed.is_null()) {
+    const std::string its_device = (is_finding(replayed) ? replayed.at("data") : replayed).at("device");
+    if (its_device != device_name(device->info())) {
+      progress.note(fmt::format("{}: the record is of {}; this run is on {}", spec.name, with_one_unit(its_device),
+                                with_one_unit(device_name(device->info()))));
+    }
+  }
   if (options.shard_count > 1) return;  // another shard may have the value
   for (const std::string& sentence : unmet_values(options, groups))
     progress.note(fmt::format("{}: {}", spec.name, sentence));
@@ -244,7 +262,7 @@ void Experiment::State::open_records() {
                     "or give each rank its part with --shard I/{}",
                     spec.name, ranks, ranks));
   }
-  if (options.quiet || options.only_verify) return;
+  if (options.quiet || options.only_verify || cases_left == 0) return;
   progress.note(fmt::format("cases to measure: {}, on {}, in at most about {}", cases_left,
                             with_one_unit(device_name(device->info())),
                             format_duration(options.budget(device->info()))));
@@ -356,7 +374,7 @@ void Experiment::State::resume() {
     cases_left -= std::erase_if(cases, [&](const Case& config) { return takes_over(config); });
   }
   std::erase_if(groups, [](const auto& cases) { return cases.empty(); });
-  resume_comparisons();
+  resume_findings();
   if (!options.quiet) {
     progress.note(fmt::format("resumed: cases recorded {}, left {}, pairs compared {}", results.size(), cases_left,
                               compared_before.size()));
@@ -371,30 +389,83 @@ bool Experiment::State::takes_over(const Case& config) {
   return true;
 }
 
-void Experiment::State::resume_comparisons() {
-  std::set<std::string> ids;
-  for (const Measurement& result : results) ids.insert(result.id);
-  for (const auto& [key, record] : recorded_before) ids.insert(record.id);
+void Experiment::State::resume_findings() {
   std::vector<std::string> problems;  // conclude() shows them
-  for (const Json& finding : read_records(options.findings_path, problems)) {
+  const std::vector<Json> records = read_records(options.findings_path, problems);
+  const bool same_arguments = std::ranges::any_of(records, [&](const Json& record) {
+    return record.value("schema", "") == "run/1" && record.value("/run/id"_json_pointer, Json()) == run["id"] &&
+           record.value("/run/replay"_json_pointer, Json()) == run["replay"];
+  });
+  for (const Json& finding : records) {
     if (!is_finding(finding)) continue;
     try {
       const Json& data = finding.at("data");
+      const Json& its_run = data.at("run");
+      if ((its_run.is_object() ? its_run.at("id") : its_run) != run["id"]) continue;
+      std::set<std::string> ids;
+      for (const Measurement& result : results) ids.insert(result.id);
+      for (const auto& [key, record] : recorded_before) ids.insert(record.id);
       const Json& measurements = data.at("measurements");
       const bool current = std::all_of(measurements.begin(), measurements.end(),
                                        [&](const Json& id) { return ids.contains(id.get<std::string>()); });
-      const Json& its_run = data.at("run");
-      if (!current || (its_run.is_object() ? its_run.at("id") : its_run) != run["id"]) continue;
+      if (!current) continue;
       const std::optional<Comparison> pair = comparison_of(finding);
-      if (!pair) continue;
-      const bool known = std::any_of(compared_before.begin(), compared_before.end(),
-                                     [&](const Comparison& other) { return same_pair(other, *pair); });
+      const bool known = !pair || std::any_of(compared_before.begin(), compared_before.end(),
+                                              [&](const Comparison& other) { return same_pair(other, *pair); });
       if (!known) compared_before.push_back(*pair);
+      bool selected = true;
+      for (const Json& its_case : data.at("cases")) {
+        const Case config = Case::from_json(its_case);
+        // An experiment may measure cases that no option selects, and a search may choose them.
+        if (same_arguments) takes_over(config);
+        selected = selected && std::ranges::find(results, config, &Measurement::config) != results.end();
+      }
+      if (selected) findings_before.push_back(finding);
     } catch (const std::exception&) {
       progress.note(fmt::format("{}: record {} is damaged, skipped", options.findings_path,
                                 finding.contains("id") ? finding["id"].dump() : "without id"));
     }
   }
+}
+
+bool Experiment::State::judges(const Json& finding, const std::string& hypothesis, const std::vector<Case>& cases) {
+  const Json& data = finding.at("data");
+  return data.at("hypothesis").at("id") == hypothesis && std::ranges::all_of(cases, [&](const Case& config) {
+           return std::ranges::any_of(data.at("cases"),
+                                      [&](const Json& its_case) { return Case::from_json(its_case) == config; });
+         });
+}
+
+bool Experiment::State::is_judged(const std::string& hypothesis, const std::vector<Case>& cases) const {
+  return std::ranges::any_of(findings_before, [&](const Json& finding) { return judges(finding, hypothesis, cases); });
+}
+
+bool Experiment::State::is_judged(const Duel& pair, const std::vector<Duel>& asked) const {
+  return std::ranges::all_of(asked, [&](const Duel& duel) {
+    return !same_pair(duel, pair) || is_judged(duel.hypothesis, {pair.baseline, pair.contender});
+  });
+}
+
+std::vector<Case> Experiment::State::cases_to_repeat() const {
+  std::vector<Case> cases = cases_of_claims(claims, results);
+  if (findings_before.empty()) return cases;
+  std::vector<Case> needed;
+  for (const Claim& claim : claims) {
+    if (claim.compared || claim.exact || !claim.measured_again) continue;
+    for (const Conclusion& conclusion : attn::conclude({claim}, results, {})) {
+      const std::vector<Case> its_cases = cases_of(conclusion);
+      if (!is_judged(conclusion.hypothesis, its_cases)) needed.insert(needed.end(), its_cases.begin(), its_cases.end());
+    }
+  }
+  std::erase_if(cases, [&](const Case& config) { return std::ranges::find(needed, config) == needed.end(); });
+  return cases;
+}
+
+void Experiment::State::note_if_complete() {
+  const bool by_user = options.resume && (!options.worker || options.worker->before.run_id.empty());
+  if (!by_user || options.quiet || measured_s > 0 || results.size() != cases_resumed || results.empty()) return;
+  progress.note(
+      fmt::format("{}: nothing is left to measure: the run {} is complete", spec.name, run["id"].get<std::string>()));
 }
 
 bool Experiment::State::is_done(const Measurement& record) {

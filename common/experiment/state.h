@@ -55,6 +55,9 @@ inline constexpr const char* conditions[] = {"device", "seed", "profile", "threa
 /// the run would go on with other code, or on another machine.
 inline constexpr const char* session_fields[] = {"commit", "diff", "machine"};
 
+/// Other programs that use the device slow it by up to this factor.
+inline constexpr double most_slowed = 4;
+
 /// The least number of rounds in each profile.
 struct Rounds {
   int quick, full;
@@ -88,8 +91,19 @@ struct Experiment::State {
   void note_problems(const std::string& path, const std::vector<std::string>& problems);
   /// Takes over the case's record of the run that --resume continues. Returns whether there is such a record.
   bool takes_over(const Case& config);
-  /// Takes over the comparisons of those findings whose measurements --resume has taken over.
-  void resume_comparisons();
+  /// Takes over those findings of the run whose measurements --resume has taken over, and their comparisons.
+  void resume_findings();
+  /// Whether a finding judges this hypothesis on these cases, and maybe on others.
+  static bool judges(const Json& finding, const std::string& hypothesis, const std::vector<Case>& cases);
+  /// Whether a finding that --resume has taken over judges this hypothesis on these cases. Then the cases need not be
+  /// measured again for this hypothesis.
+  bool is_judged(const std::string& hypothesis, const std::vector<Case>& cases) const;
+  /// Whether is_judged() holds for each hypothesis in `asked` that asks for this pair.
+  bool is_judged(const Duel& pair, const std::vector<Duel>& asked) const;
+  /// cases_of_claims() without cases that need not be measured again.
+  std::vector<Case> cases_to_repeat() const;
+  /// If --resume has found nothing to measure, says so.
+  void note_if_complete();
   /// Whether --resume can take over the record, so that its case is not measured again.
   bool is_done(const Measurement& record);
   /// Whether the plan has the kernels of the record, with the same source code.
@@ -120,6 +134,9 @@ struct Experiment::State {
   /// Runs the plan once on poisoned outputs (or takes one sample of the host's work), and checks the outputs. Problems
   /// may share their outputs, so no other problem may run before the check.
   void launch_and_check(Trial& trial);
+  /// Launches a trial again if its launch was too long, and keeps the shortest time, because other programs may have
+  /// slowed the launch.
+  void launch_again(Trial& trial);
   /// Checks a trial again after timing. If the trial has launches, this function runs the plan once more and checks the
   /// outputs. Work of the host is checked without another sample, which might take long.
   void check_again(Trial& trial);
@@ -143,8 +160,11 @@ struct Experiment::State {
   /// "at most 500 ms are allowed": the end of the reason of a case whose launch is too long.
   std::string launch_limit() const;
   /// The reason why a launch of this work takes longer than --max-launch even at the device's ceiling; nothing if the
-  /// launch may be short enough.
+  /// launch may be short enough. Measures the ceilings several times before it gives a reason.
   std::optional<std::string> too_long(const Work& work);
+  /// Returns the reason why a case is too long, if any. If the user asked for this case alone (`asked_for`), warns of
+  /// the reason, and returns nothing.
+  std::optional<std::string> unless_asked_for(const std::optional<std::string>& reason);
   /// The reason why the tensors and the oracle of a plan do not fit in the memory that is free; nothing if they fit.
   std::optional<std::string> too_large(const CasePlan& plan) const;
   /// The reason why the case cannot run, from too_large() or else from too_long(); nothing if the case may run. If only
@@ -243,6 +263,9 @@ struct Experiment::State {
   Json code_of(const Case& config) const;
   Json environment();
   bool in_replay(const Conclusion& conclusion) const;
+  /// Whether a finding that --resume has taken over judges the conclusion's cases and others. The conclusion then has
+  /// only some of the finding's pairs, so the finding stands.
+  bool is_part_of_judged(const Conclusion& conclusion) const;
   /// The answer (answer.h), with the name of the experiment, the run's id, the disturbances of the run, and the paths
   /// of the files of records.
   Json answer_json(const std::vector<Json>& findings);
@@ -275,8 +298,10 @@ struct Experiment::State {
   std::unordered_map<std::string, CasePlan> plans;  // by the case's key
   std::vector<std::string> label_axes;
   size_t cases_left = 0, cases_resumed = 0;
-  bool unwritten = false;    // a record could not be written
-  bool part_failed = false;  // a process that repeats measurements was ended, ended with an error, or did not start
+  int ceilings_measured = 0;  // how often
+  bool asked_for = false;     // the run has --input or --dump-output, and one case
+  bool unwritten = false;     // a record could not be written
+  bool part_failed = false;   // a process that repeats measurements was ended, ended with an error, or did not start
   double measured_s = 0;
   CoreTimes started = core_times();
   std::optional<RecordFile> measurement_file, finding_file, sample_file;
@@ -286,6 +311,7 @@ struct Experiment::State {
   std::vector<Measurement> results;
   std::map<std::string, Measurement> recorded_before;  // by the case's key: records that --resume may still take over
   std::vector<Comparison> compared_before;             // comparisons of the run that --resume continues, each pair once
+  std::vector<Json> findings_before;                   // the findings of the run that --resume continues
   std::vector<Comparison> comparisons;
   Processes processes;
   PartRunner run_part_process;

@@ -25,8 +25,9 @@ class MetalProgramTest : public ProgramTest {
     EXPECT_NE((outcome.out + outcome.err).find(expected), std::string::npos) << axes << ": not '" << expected << "'\n"
                                                                              << outcome.out << outcome.err;
   }
+  /// Returns the text of --dry-run, with one line for each case.
   std::string dry_run(const std::string& axes) const {
-    return run_line("--device metal:emulated --dry-run" + options(axes)).out;
+    return run_shell("--device metal:emulated --dry-run" + options(axes), "export COLUMNS=1000; ").out;
   }
 
  private:

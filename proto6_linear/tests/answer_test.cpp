@@ -36,5 +36,19 @@ TEST(LinearAnswerTest, TheFastestFormIsTheChoice) {
   EXPECT_TRUE(any(with("variant=phases scan=passes"), "phases passes "));
 }
 
+TEST(LinearAnswerTest, AFeatureMapOfTheUserHasAChoice) {
+  const DeviceInfo info = test::avx2();
+  const auto complete = [&](Case& config) {
+    config.set("feature", std::string("file-6527d776717c"));
+    complete_linear(config, info);
+  };
+  const std::vector<Case> cases = expand(feature_sweep("quick", info), linear_axes(), complete);
+  const Json answer = test::made_up_answer(
+      linear_answer(), cases, [](const Case& config) { return config.text("variant") == "fused" ? 1e-3 : 2e-3; },
+      complete);
+  EXPECT_FALSE(answer["choices"].empty());
+  for (const std::string& option : test::taken(answer)) EXPECT_TRUE(option.starts_with("fused ")) << option;
+}
+
 }  // namespace
 }  // namespace attn

@@ -61,7 +61,7 @@ TEST_F(LinearCliTest, FindsTheCrossover) {
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 
   const size_t before = records("measurements.jsonl").size();
-  const Outcome again = run_line(line + ",96 --resume");
+  const Outcome again = run_line(line + ",100 --resume");  // no search tries 100
   ASSERT_EQ(again.status, 0) << again.err;
   std::set<std::string> cases;
   for (const auto& record : records("measurements.jsonl")) {
@@ -92,7 +92,8 @@ TEST_F(LinearCliTest, SaysInOneLineWhatIsWrong) {
 
 TEST_F(LinearCliTest, SaysWhyACaseDoesNotRun) {
   const Outcome outcome = run_line(
-      "--device cpu:threads=1 --dry-run --axis variant=fused,recurrent,softmax --axis causal=0 --axis gate=none,token "
+      "--device cpu:threads=1 --dry-run --json --axis variant=fused,recurrent,softmax --axis causal=0 --axis "
+      "gate=none,token "
       "--axis q_len=64 --axis normalised=1 --axis feature=identity,elu1 --axis value_dim=32 --axis head_dim=64");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   for (const char* reason : {"with causal 0, gate must be none", "recurrent: causal must be 1", "can have either sign",

@@ -205,8 +205,45 @@ TEST_F(AnswerTest, AClaimAdvisesUsers) {
   findings_ = {finding("n=1 m=1 head_dim=64", "supported", 0.5), finding("n=2 m=2 head_dim=64", "refuted", 0.7),
                finding("n=1 m=1 head_dim=128", "refuted", 0.7)};
   EXPECT_TRUE(text().starts_with("- Say that the mask is causal, at n 1, head_dim 64: 0.50x [causal]\n")) << text();
-  spec_.claims.clear();  // now the claim advises the authors of kernels, and the answer leaves its advice out
+  spec_.claims = {"other"};  // now the claim advises the authors of kernels, and the answer leaves its advice out
+  claims_.push_back(claims_.front());
+  claims_.back().hypothesis.id = "other";
+  findings_.push_back(finding("head_dim=64", "supported", 0.1));
+  findings_.back()["data"]["hypothesis"]["id"] = "other";
+  EXPECT_EQ(text(), "- Say that the mask is causal: 0.10x [other]\n");
+}
+
+// A run that judges only claims that the answer does not name has an answer, too: a user reads the figure there.
+TEST_F(AnswerTest, ARunOfOtherClaimsAnswersByThem) {
+  spec_.claims = {"other"};
+  findings_ = {finding("head_dim=64", "supported", 0.52)};
+  EXPECT_EQ(text(), "- Say that the mask is causal: 0.52x [causal]\n");
+  findings_ = {finding("head_dim=64", "inconclusive", 0.6)};
+  EXPECT_EQ(text(), "undecided: causal 0.60x\n");
+  claims_[0].advice = {};
+  findings_ = {finding("head_dim=64", "refuted", 0.7)};
+  EXPECT_EQ(text(), "- refuted: \"It saves time.\": 0.70x [causal]\n");
+  findings_.clear();
+  known_.claims = {record("head_dim=64", "supported", 0.5)};
   EXPECT_EQ(text(), "nothing: these cases have no options to compare, and decide no claim\n");
+}
+
+TEST_F(AnswerTest, TimesHaveOneUnitAndDigitsThatAgree) {
+  const auto range = [&](const std::string& unit, double low, double high) {
+    claims_[0].hypothesis.metric = unit + " per call";
+    claims_[0].compared = false;
+    claims_[0].figure = ratio_of_medians;
+    findings_ = {finding("head_dim=64", "supported", low), finding("head_dim=128", "supported", high)};
+    const std::string line = text();
+    return line.substr(line.find(": ") + 2, line.find(" [causal]") - line.find(": ") - 2);
+  };
+  EXPECT_EQ(range("ns", -5.37, 9), "0 to 9 ns") << "only noise makes a time negative";
+  EXPECT_EQ(range("ns", -5.37, 9.04), "0 to 9.04 ns");
+  EXPECT_EQ(range("ns", -5.37, -1), "0 ns");
+  EXPECT_EQ(range("ns", 1.7, 37.44), "1.70 to 37.4 ns");
+  EXPECT_EQ(range("ns", 900, 1238), "0.90 to 1.24 us");
+  EXPECT_EQ(range("ms", 84.94, 92.74), "84.9 to 92.7 ms");
+  EXPECT_EQ(range("tokens", 64, 128), "64 to 128 tokens");
 }
 
 TEST_F(AnswerTest, AnExperimentThatNamesNoClaimsAdvisesByAllClaims) {
