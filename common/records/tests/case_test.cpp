@@ -61,7 +61,8 @@ TEST(ParseAxis, EndsAtTheLargestInteger) {
 
 TEST(ParseAxis, SaysWhatIsAllowed) {
   EXPECT_EQ(message_of("hed_dim=64"),
-            "unknown axis 'hed_dim' (did you mean head_dim?); known: batch, q_len, kv_len, head_dim, causal, offset, variant");
+            "unknown axis 'hed_dim' (did you mean head_dim?); known: batch, q_len, kv_len, head_dim, causal, offset, "
+            "variant");
   EXPECT_EQ(message_of("head_dim=12"), "axis head_dim: '12' is not allowed; a multiple of 8 from 8 to 256");
   EXPECT_EQ(message_of("causal=2"), "axis causal: '2' is not allowed; an integer from 0 to 1");
   EXPECT_EQ(message_of("variant=fast"), "axis variant: 'fast' is not allowed; one of naive, tuned");
