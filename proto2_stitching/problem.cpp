@@ -287,8 +287,8 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
     choice += fmt::format("#define SCORE_LANES {}\n", score_lanes(config, device, kernel));
   }
   hook.text = fmt::format("#include \"proto2_stitching/kernels/{}\"\n", is_metal(device) ? "form_metal.h" : "form.h");
-  hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
-                   {"proto2_stitching/kernels/function.h", function.header()}};
+  hook.includes = {{"proto2_stitching/kernels/choice.h", choice}};
+  function.add_to(hook.includes, "proto2_stitching/kernels/function.h");
   hook.guarded = function.guarded;
   hook.data = bytes_of(1);  // 1: the forms `switch` and `pointer` call the function; 0 would leave scores as they are
   if (config.form == "stitched" || config.form == "stitched_nolto" || config.form == "virtual") {

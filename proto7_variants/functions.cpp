@@ -79,7 +79,7 @@ void UserFunctions::add_texts(AttentionHooks& hooks) const {
   for (const auto* function : {&score, &mask}) {
     if (!*function) continue;
     const char* const kind = function == &score ? "score" : "mask";
-    hooks.includes[fmt::format("common/attention/kernels/user_{}.h", kind)] = (*function)->header();
+    (*function)->add_to(hooks.includes, fmt::format("common/attention/kernels/user_{}.h", kind));
     hooks.guarded |= (*function)->guarded;
     hooks.name += fmt::format(" {}_function={}", kind, sha256((*function)->header()));
   }

@@ -30,8 +30,11 @@ KernelSource with_hooks_of(const KernelSource& attention, const std::string& pat
   source.includes = attention.includes;
   source.linking = attention.linking;
   source.guarded = attention.guarded;
-  // A kernel does not compile if it is given a constant that its text does not use.
-  const std::string text = expanded_text(source);
+  // A kernel does not compile if it is given a constant that its text does not use. A user's text uses no constant, but
+  // may have names like theirs.
+  KernelSource own = source;
+  own.includes.erase(users_text);
+  const std::string text = expanded_text(own);
   for (const auto& [name, value] : attention.constants) {
     if (names(text, name)) source.constants[name] = value;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 namespace attn {
@@ -16,11 +17,16 @@ struct UserFunction {
   std::string text;
   int64_t work = -1;  // the value of WORK in the text; negative: there is no WORK
   FunctionKind kind = FunctionKind::score;
-  bool guarded = false;  // a user's file: functions may omit the context, and kernels are KernelSource::guarded
+  /// A user's file: the function may omit the context, its text is compiled apart from the kernel's text, and kernels
+  /// are KernelSource::guarded. Otherwise the text is the project's own score function, and kernels include it.
+  bool guarded = false;
 
-  /// Returns the text as kernels include it: math functions in float or in double, a #line that makes compilers report
-  /// the line numbers of the user's text, and the user's text. Different functions have different headers.
+  /// Returns the text with the math functions in float or in double before it, and a #line that makes compilers report
+  /// the line numbers of the text. Different functions have different headers.
   std::string header(bool in_double = false) const;
+  /// Adds the function to the texts of a kernel that includes the file `place`, within a namespace, to call the
+  /// function. The text of a user's file goes to `users_text`, and `place` only has the calls.
+  void add_to(std::map<std::string, std::string>& includes, const std::string& place, bool in_double = false) const;
   /// Returns a name that only this text has: "file-" and the first 12 hex digits of the text's SHA-256.
   std::string text_name() const;
 };

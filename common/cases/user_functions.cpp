@@ -16,13 +16,13 @@
 #include <string_view>
 #include <vector>
 
+#include "common/attention/function_text.h"
 #include "common/attention/kernels/feature_oracle.h"
 #include "common/attention/kernels/mask_oracle.h"
 #include "common/attention/kernels/score_oracle.h"
 #include "common/base/divided_up.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
-#include "common/cases/function_text.h"
 
 namespace attn {
 namespace {
@@ -50,6 +50,23 @@ std::string shortened(std::string line) {
   return line;
 }
 
+/// Returns a compiler's text without the namespaces of a user's text, which are names like user_text_0123456789ab.
+std::string without_scopes(std::string text) {
+  for (const std::string_view scope : {"(anonymous namespace)::", "<unnamed>::"}) {
+    for (size_t at; (at = text.find(scope)) != text.npos;) text.erase(at, scope.size());
+  }
+  const std::string_view own = users_namespace;
+  for (size_t at = 0; (at = text.find(own, at)) != text.npos;) {
+    const size_t end = std::min(at + own.size() + 12, text.size());
+    if (text.compare(end, 2, "::") == 0) {
+      text.erase(at, end + 2 - at);
+    } else {
+      at = end;
+    }
+  }
+  return text;
+}
+
 /// Returns the first error that lies in the function's own text, or else the first error of the message.
 std::string first_error(const CompileError& error, const std::string& file) {
   std::istringstream lines{std::string(error.log())};
@@ -63,7 +80,8 @@ std::string first_error(const CompileError& error, const std::string& file) {
     if (own.empty() && line.starts_with(file)) own = line;
   }
   if (first.empty()) first = std::string(error.log().substr(0, error.log().find('\n')));
-  return shortened(own.empty() ? first : own) + (errors > 1 ? fmt::format(" (and {} more)", errors - 1) : "");
+  return shortened(without_scopes(own.empty() ? first : own)) +
+         (errors > 1 ? fmt::format(" (and {} more)", errors - 1) : "");
 }
 
 /// Returns an empty text if a mark is missing.
@@ -83,10 +101,7 @@ std::string undefined_function(std::string_view message) {
     name = readable;
     std::free(readable);
   }
-  for (const std::string_view scope : {"(anonymous namespace)::", "<unnamed>::"}) {
-    for (size_t at; (at = name.find(scope)) != name.npos;) name.erase(at, scope.size());
-  }
-  return name;
+  return without_scopes(name);
 }
 
 ScoreContext context_of(const AttentionShape& shape, int64_t batch, int64_t head) {
@@ -134,7 +149,7 @@ KernelSource function_oracle(const DeviceInfo& device, const UserFunction& funct
                                                                     : "score";
   KernelSource source{.path = device.operations->kernel_file(fmt::format("common/attention/kernels/{}_oracle", kind)),
                       .entry = kind + "_oracle"};
-  source.includes = {{fmt::format("common/attention/kernels/user_{}.h", kind), function.header(in_double)}};
+  function.add_to(source.includes, fmt::format("common/attention/kernels/user_{}.h", kind), in_double);
   source.guarded = function.guarded;
   return source;
 }
@@ -182,7 +197,9 @@ void require_compiles(Device& device, const UserFunction& function) {
   for (const bool in_double : {false, true}) {
     if (in_double && function.kind == FunctionKind::mask) break;
     Device& on = in_double && own ? *own : device;
-    if (!on.info().operations->user_function) continue;  // the plans for this device report the missing kernel
+    // Metal has the kernels in float only, and none for masks. Then the plans report the missing kernel.
+    const bool in_float = !in_double && function.kind != FunctionKind::mask;
+    if (!on.info().operations->user_function && !in_float) continue;
     try {
       const KernelSource source = function_oracle(on.info(), function, in_double);
       const Binary binary = on.compile(source);

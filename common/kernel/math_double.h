@@ -4,14 +4,15 @@
 
 #define INFINITY __longlong_as_double(0x7ff0000000000000)
 // The casts are for literals, which stay float: the toolkit's functions have no overload for one double and one float.
-#define fabsf(x) fabs(static_cast<double>(x))
-#define fminf(x, y) fmin(static_cast<double>(x), static_cast<double>(y))
-#define fmaxf(x, y) fmax(static_cast<double>(x), static_cast<double>(y))
-#define sqrtf(x) sqrt(static_cast<double>(x))
-#define logf(x) log(static_cast<double>(x))
-#define exp2f(x) exp2(static_cast<double>(x))
-#define expf(x) exp(static_cast<double>(x))
-#define tanhf(x) tanh(static_cast<double>(x))
+// The text may have functions with the toolkit's names.
+#define fabsf(x) ::fabs(static_cast<double>(x))
+#define fminf(x, y) ::fmin(static_cast<double>(x), static_cast<double>(y))
+#define fmaxf(x, y) ::fmax(static_cast<double>(x), static_cast<double>(y))
+#define sqrtf(x) ::sqrt(static_cast<double>(x))
+#define logf(x) ::log(static_cast<double>(x))
+#define exp2f(x) ::exp2(static_cast<double>(x))
+#define expf(x) ::exp(static_cast<double>(x))
+#define tanhf(x) ::tanh(static_cast<double>(x))
 
 #else
 

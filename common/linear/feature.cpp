@@ -8,7 +8,9 @@ namespace attn {
 
 std::map<std::string, std::string> Feature::includes() const {
   if (text.empty()) return {};
-  return {{"common/linear/kernels/feature.h", text}};
+  std::map<std::string, std::string> all = {{"common/linear/kernels/feature.h", text}};
+  if (user) user->add_to(all, "common/attention/kernels/user_feature.h");
+  return all;
 }
 
 Feature named_feature(const std::string& name) {
@@ -23,12 +25,12 @@ Feature named_feature(const std::string& name) {
 }
 
 Feature user_feature(const UserFunction& function) {
-  return {
-      .name = function.text_name(),
-      .text = "#include \"common/kernel/spaces.h\"\nnamespace user_feature {\n" + function.header() +
-              "\n}\n#define FEATURE_IS_IDENTITY 0\nstatic inline float feature(float x, const GLOBAL void*) { return "
-              "user_feature::feature(x); }\n",
-      .user = function};
+  return {.name = function.text_name(),
+          .text =
+              "#include \"common/kernel/spaces.h\"\nnamespace user_feature {\n"
+              "#include \"common/attention/kernels/user_feature.h\"\n}\n#define FEATURE_IS_IDENTITY 0\n"
+              "static inline float feature(float x, const GLOBAL void*) { return user_feature::feature(x); }\n",
+          .user = function};
 }
 
 }  // namespace attn

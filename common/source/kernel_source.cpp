@@ -142,8 +142,12 @@ std::optional<KernelSource> parse_key(std::string_view key) {
   return source;
 }
 
+std::string users_text_line(const KernelSource& source) {
+  return source.includes.contains(users_text) ? fmt::format("#include \"{}\"\n", users_text) : std::string();
+}
+
 std::string cxx_prologue(const KernelSource& source, const std::function<std::string(const std::string&)>& declare) {
-  std::string text;
+  std::string text = users_text_line(source);
   for (const auto& [name, value] : source.constants) {
     if (source.run_time.contains(name)) {
       text += declare(name);
@@ -253,18 +257,6 @@ void for_each_line(std::string_view text, const Action& action) {
   }
 }
 
-void collect(const KernelSource& source, const std::string& path, std::set<std::string>& seen,
-             std::vector<SourceFile>& files) {
-  if (!seen.insert(path).second) return;
-  files.push_back({path, read_source(source, path)});
-  const std::string text = files.back().text;
-  for_each_line(text, [&](std::string_view line) {
-    if (const std::string_view name = included_name(line); !name.empty()) {
-      collect(source, std::string(name), seen, files);
-    }
-  });
-}
-
 std::string without_comments(std::string_view text) {
   std::string kept;
   kept.reserve(text.size());
@@ -295,6 +287,17 @@ std::string without_comments(std::string_view text) {
     kept += text[i];
   }
   return kept;
+}
+
+void collect(const KernelSource& source, const std::string& path, std::set<std::string>& seen,
+             std::vector<SourceFile>& files) {
+  if (!seen.insert(path).second) return;
+  files.push_back({path, read_source(source, path)});
+  for_each_line(without_comments(files.back().text), [&](std::string_view line) {
+    if (const std::string_view name = included_name(line); !name.empty()) {
+      collect(source, std::string(name), seen, files);
+    }
+  });
 }
 
 constexpr std::string_view words_of_metal = "common/kernel/spaces.h";
@@ -371,6 +374,7 @@ std::vector<SourceFile> reached_sources(const KernelSource& source) {
   std::vector<SourceFile> files;
   std::set<std::string> seen;
   collect(source, source.path, seen, files);
+  if (source.includes.contains(users_text)) collect(source, users_text, seen, files);
   return files;
 }
 
@@ -378,6 +382,7 @@ std::string expanded_text(const KernelSource& source) {
   if (is_whole(source.path)) return read_source(source, source.path);
   std::string text;
   std::set<std::string> seen;
+  if (source.includes.contains(users_text)) expand(source, users_text, seen, text);
   expand(source, source.path, seen, text);
   return text;
 }

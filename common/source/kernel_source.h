@@ -47,6 +47,12 @@ class FunctionConstants {
 /// representation, so that the optimiser sees both together. after_code_generation: as machine code.
 enum class Linking { before_optimizer, after_code_generation };
 
+/// Texts of users in KernelSource::includes have this name together. They stand before all other text of a source, also
+/// before its constants, so that a user's text sees no macro and no name of a kernel.
+inline constexpr const char* users_text = "common/kernel/users_text.h";
+/// The names of the namespaces with users' texts begin with this word. No other name in a kernel has it.
+inline constexpr const char* users_namespace = "user_text_";
+
 struct KernelSource {
   std::string path;   // under the source root, e.g. "common/attention/kernels/tuned.cpu.cpp"
   std::string entry;  // the extern "C" function
@@ -89,8 +95,11 @@ struct KernelSourceHash {
   size_t operator()(const KernelSource& source) const;
 };
 
-/// Returns the lines of C++ that stand before a source. A run-time constant gets the text that `declare` returns. Each
-/// other constant gets a constexpr line and a #define NAME_VALUE.
+/// Returns the line that includes `users_text`; an empty text if the source has no user's text.
+std::string users_text_line(const KernelSource& source);
+
+/// Returns the lines of C++ that stand before a source, users_text_line() first. A run-time constant gets the text that
+/// `declare` returns. Each other constant gets a constexpr line and a #define NAME_VALUE.
 std::string cxx_prologue(const KernelSource& source,
                          const std::function<std::string(const std::string& run_time_name)>& declare);
 
@@ -120,13 +129,13 @@ std::string read_source(const KernelSource& source, const std::string& path);
 struct SourceFile {
   std::string path, text;
 };
-/// Returns the source, and then every header that it reaches through #include "NAME", each once. Throws BadInput if a
-/// file cannot be read.
+/// Returns the source, and then `users_text` and every header that they reach through #include "NAME", each once.
+/// Throws BadInput if a file cannot be read.
 std::vector<SourceFile> reached_sources(const KernelSource& source);
 
-/// Returns all text that can change the source's code: the source with the text of each header in place of the first
-/// #include "NAME" that names the header, without comments, blank lines, #pragma once and the names of the files. If
-/// the source is not *.metal, lines under #ifdef __METAL_VERSION__ are left out, and the words of
+/// Returns all text that can change the source's code: `users_text` and the source with the text of each header in
+/// place of the first #include "NAME" that names the header, without comments, blank lines, #pragma once and the names
+/// of the files. If the source is not *.metal, lines under #ifdef __METAL_VERSION__ are left out, and the words of
 /// common/kernel/spaces.h are replaced by their meaning. For a program or machine code, returns the whole file. Throws
 /// BadInput if a file cannot be read.
 std::string expanded_text(const KernelSource& source);

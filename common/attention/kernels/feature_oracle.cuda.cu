@@ -9,7 +9,6 @@
 namespace {
 #include "common/attention/kernels/user_feature.h"
 }
-#undef float
 
 extern "C" __global__ void feature_oracle(const __grid_constant__ FeatureOracleParams p) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,5 +1,5 @@
-// Evaluates a user's mask function for whole rows, for the oracle. The host replaces user_mask.h by a text with the
-// function, which computes in float, as in the attention kernels.
+// Evaluates a user's mask function for whole rows, for the oracle. The host replaces user_mask.h by a text that
+// calls the function, which computes in float, as in the attention kernels.
 //
 // Grid: a threadgroup for each row.
 #include "common/attention/kernels/mask_oracle.h"

@@ -1,6 +1,6 @@
 // Applies the score function to a row of scores in double precision, for the oracle (the reference results of tests and
-// experiments). The host replaces user_score.h by a text that includes math_double.h before the function. math_double.h
-// defines `float` as `double`, until the #undef below.
+// experiments). The host replaces user_score.h by a text that calls a user's function, or by the text of a built-in
+// function, which includes math_double.h. This header defines `float` as `double`, until the #undef below.
 //
 // Grid: as many threads as keys, or more.
 //

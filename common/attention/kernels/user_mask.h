@@ -1,4 +1,4 @@
-// A user's mask function. In this file every pair is seen. UserFunction::header() returns the text that replaces this
+// A user's mask function. In this file every pair is seen. UserFunction::add_to() makes the text that replaces this
 // file (KernelSource::includes). Kernels include this file within a namespace.
 bool visible(int /*q*/, int /*k*/, const ScoreContext& /*context*/) { return true; }
 
