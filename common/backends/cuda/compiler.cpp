@@ -86,6 +86,9 @@ Binary CudaCompiler::compile(const KernelSource& source, const CompileOptions& o
     throw CompileError(binary.key,
                        fmt::format("{} defines no extern \"C\" __global__ function {}", source.path, source.entry));
   }
+  if (const std::string missing = source.guarded ? undefined_function(binary.code) : ""; !missing.empty()) {
+    throw CompileError(binary.key, fmt::format("error: function \"{}\" was referenced but not defined", missing));
+  }
   warn_about(log, binary.key);
   binary.code_sha256 = sha256(machine_code(binary.code));
   read_report(log, source.entry, binary);

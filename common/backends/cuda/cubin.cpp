@@ -105,6 +105,23 @@ bool read_resources(const std::string& cubin, const std::string& entry, Binary& 
   return true;
 }
 
+std::string undefined_function(const std::string& cubin) {
+  const std::vector<Section> sections = sections_of(cubin);
+  const auto content = [&](std::string_view name) {
+    const auto found =
+        std::find_if(sections.begin(), sections.end(), [&](const Section& one) { return one.name == name; });
+    return found == sections.end() ? std::string() : found->content;
+  };
+  const std::string symbols = content(".symtab"), names = content(".strtab");
+  for (size_t at = 0; at + sizeof(Elf64_Sym) <= symbols.size(); at += sizeof(Elf64_Sym)) {
+    Elf64_Sym symbol{};
+    std::memcpy(&symbol, symbols.data() + at, sizeof symbol);
+    if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_shndx != SHN_UNDEF) continue;
+    return names.c_str() + std::min<size_t>(symbol.st_name, names.size());
+  }
+  return {};
+}
+
 CodeContents cuda_contents(const Binary& binary) {
   CodeContents found;
   found.bytes = 0;

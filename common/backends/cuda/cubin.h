@@ -20,6 +20,10 @@ std::string instructions_of(const std::string& cubin);
 /// cubin or has no kernel `entry`. The bytes of the stack count as the bytes of spills.
 bool read_resources(const std::string& cubin, const std::string& entry, Binary& binary);
 
+/// Returns the name of a function that a cubin calls and does not have, which the driver would provide (vprintf,
+/// malloc); an empty text if there is none.
+std::string undefined_function(const std::string& cubin);
+
 /// Returns the number of bytes of a cubin's code, and the count of each instruction without its modifiers ("HGMMA":
 /// 16). The code includes the functions that the kernel calls. Without a disassembler (nvdisasm) there are no counts.
 CodeContents cuda_contents(const Binary& binary);
