@@ -193,7 +193,8 @@ def _decide(query, key, value, mask, dropout, causal, scale, gqa):
     """Returns the reason why attn::flash does not take a call, or None if it takes the call. For calls without a mask,
     outside of traces, the result of _why_not() is kept for later calls with equal shapes, strides and types."""
     if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # the range that attn::flash takes
-        return f"a scale of {scale}; magnitudes from 2^-126 to 2^127 are served"
+        given = "this scale" if torch.compiler.is_compiling() else f"a scale of {scale}"  # a graph has no number to show
+        return f"{given}; magnitudes from 2^-126 to 2^127 are served"
     if mask is not None:
         return _why_not(query, key, value, mask, dropout, causal, gqa) or _why_slower(query, key, mask)
     if torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value)):

@@ -567,6 +567,14 @@ class Traced(unittest.TestCase):
                     with self.subTest(dynamic=dynamic, which=which, rows=rows):
                         self.check(compiled, *self.inputs(rows)[which])
 
+    def test_compile_with_scales_that_go_to_pytorch(self):
+        x = drawn(2, 4, 40, 64, device=DEVICES[0])
+        compiled = torch.compile(lambda x, scale: F.scaled_dot_product_attention(x, x, x, scale=scale), fullgraph=True,
+                                 backend="aot_eager", dynamic=True)
+        for scale in (0.3, 0.0, 1e-42):
+            with self.subTest(scale=scale):
+                self.assertLess((compiled(x, scale) - original(x, x, x, scale=scale)).abs().max().item(), 1e-3)
+
     def test_fx(self):
         for which, (model, inputs) in enumerate(self.inputs()):
             for mode in ("real", "fake", "symbolic"):
