@@ -21,6 +21,7 @@
 #include "common/base/standard_streams.h"
 #include "common/base/text_table.h"
 #include "common/records/case_table.h"
+#include "common/records/recorded.h"
 #include "common/records/spread.h"
 #include "common/source/kernel_source.h"
 #include "findings/kb/compare.h"
@@ -244,8 +245,23 @@ int run_search(const Arguments& given) {
   return 0;
 }
 
+/// Returns the record of the knowledge base, else of findings/recorded of the source tree.
+Record find_record(const Arguments& given, const std::string& id) {
+  try {
+    return given.read().find(id);
+  } catch (const NoSuchRecord& missing) {
+    if (id.find_first_not_of("0123456789abcdef") != std::string::npos) throw;
+    const std::vector<std::string> found = recorded_lines(source_root(), id);
+    if (found.empty()) throw BadInput(fmt::format("{}; findings/recorded has no such record, either", missing.what()));
+    std::istringstream lines(fmt::format("{}\n", fmt::join(found, "\n")));
+    Store recorded = Store::open(":memory:", Store::Mode::write);
+    recorded.ingest(lines);
+    return recorded.find(id);
+  }
+}
+
 int run_show(const Arguments& given) {
-  const Record record = given.read().find(given.id);
+  const Record record = find_record(given, given.id);
   if (given.json) {
     print(record.line + "\n");
     return 0;
@@ -631,9 +647,9 @@ int run_export(const Arguments& given) {
 }
 
 int run_cite(const Arguments& given) {
-  const Store store = given.read();
   std::vector<Record> records;
-  for (const std::string& id : given.ids) records.push_back(store.find(id));  // throws before anything is printed
+  for (const std::string& id : given.ids)
+    records.push_back(find_record(given, id));  // throws before anything is printed
   for (const Record& record : records) {
     const std::string text = citation(record);
     print(given.json ? json_line({{"id", record.id}, {"citation", text}}) : text + "\n");
@@ -828,7 +844,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
       ->required();
   filters(sub, false);
 
-  sub = command("show", "print one record", run_show);
+  sub = command("show", "print one record of the knowledge base, or else of findings/recorded", run_show);
   text(sub, "ID", given.id, "", "the id of a record, or its first digits; or the claim_key of a finding")->required();
 
   sub = command("list", "print one line per record, in order of arrival", run_list);
@@ -841,7 +857,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
 
   sub =
       command("verify",
-              "render every finding's text again, compute verdicts and confidence again, check ids, schema and units;\n"
+              "render every finding's text again, compute verdicts and confidence again, check ids, schema and units; "
               "list contradicting findings, and findings whose kernels have changed since the measurement",
               run_verify);
   list(sub, "FILE", given.files, "check these record files in place of the knowledge base");
@@ -852,7 +868,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
 
   sub = command(
       "pool",
-      "print each claim's figure and verdict, pooled over the runs that have the code and the conditions of the\n"
+      "print each claim's figure and verdict, pooled over the runs that have the code and the conditions of the "
       "claim's latest run, as JSON lines",
       run_pool);
   list(sub, "FILE", given.files, "pool these record files in place of the knowledge base");
@@ -865,14 +881,14 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
 
   sub = command(
       "keys",
-      "print the claim_keys that kb pool replaces by another key, each with this other key: the keys in finding/1\n"
+      "print the claim_keys that kb pool replaces by another key, each with this other key: the keys in finding/1 "
       "(the first format of findings), and some keys of proto7_variants",
       run_keys);
   text(sub, "--device", given.filter.device, "D", "only findings of devices whose name contains D");
   text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");
 
   sub = command("fit",
-                "fit the spread between runs to recorded runs, per device, experiment and kind of figure;\n"
+                "fit the spread between runs to recorded runs, per device, experiment and kind of figure; "
                 "write findings/spread.json, which new runs read",
                 run_fit);
   list(sub, "FILE", given.files, "record files; default: findings/recorded of the source tree");
@@ -896,7 +912,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
 
   sub = command(
       "compare",
-      "say for each configuration (case of an experiment) if B is FASTER, SLOWER, the SAME or UNCLEAR. Exit 1 if\n"
+      "say for each configuration (case of an experiment) if B is FASTER, SLOWER, the SAME or UNCLEAR. Exit 1 if "
       "a configuration is slower in B, or correct in A and neither correct nor skipped in B",
       run_compare);
   text(sub, "A", given.a, "", "record file, device or commit")->required();

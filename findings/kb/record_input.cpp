@@ -149,16 +149,4 @@ void require_output(const std::string& out, const std::vector<std::string>& file
   }
 }
 
-std::vector<std::string> recorded_files(const std::string& source_tree) {
-  std::vector<std::string> files;
-  for (const auto& folder : std::filesystem::directory_iterator(source_tree + "/findings/recorded")) {
-    if (!folder.is_directory()) continue;
-    for (const auto& file : std::filesystem::directory_iterator(folder)) {
-      if (file.path().string().ends_with(".jsonl.gz")) files.push_back(file.path());
-    }
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
 }  // namespace attn::kb

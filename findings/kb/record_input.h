@@ -31,7 +31,4 @@ class RecordInput : public std::istream {
 /// Throws BadInput if `out`, a file that will be replaced, is a folder or one of `files`, which will be read.
 void require_output(const std::string& out, const std::vector<std::string>& files);
 
-/// Returns the recorded runs (*.jsonl.gz) of a source tree, sorted by name.
-std::vector<std::string> recorded_files(const std::string& source_tree);
-
 }  // namespace attn::kb

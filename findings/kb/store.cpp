@@ -133,9 +133,9 @@ std::string about(const Json& record, const std::vector<std::string>& tags) {
 
 std::string key_of_run(const std::string& id) { return "run/" + id; }
 
+template <typename Error = BadInput>
 [[noreturn]] void no_store(const std::string& path, const std::string& why) {
-  throw BadInput(
-      fmt::format("{}: {}; name a knowledge base with --db or KB_DB, or make one with kb ingest", path, why));
+  throw Error(fmt::format("{}: {}; name a knowledge base with --db or KB_DB, or make one with kb ingest", path, why));
 }
 
 /// Changes the database to write-ahead logging. The change needs a lock on the whole file, and SQLite does not wait for
@@ -339,7 +339,7 @@ Store Store::open(const std::string& path, Mode mode) {
     if (fs::exists(status)) {
       if (::access(path.c_str(), R_OK) != 0) no_store(path, fmt::format("cannot be read: {}", std::strerror(errno)));
     } else {
-      if (!write) no_store(path, "is not there");
+      if (!write) no_store<NoSuchRecord>(path, "is not there");
       const fs::path folder = fs::absolute(path).parent_path();
       fs::create_directories(folder, error);
       if (error) {
@@ -573,7 +573,7 @@ Record Store::find(const std::string& id) const {
       database_.prepare(fmt::format("SELECT {} FROM records WHERE id >= ?1 AND id < ?1 || 'g' LIMIT 2", columns));
   rows.bind(1, id);
   if (!rows.step())
-    throw BadInput(fmt::format("{}: no record has an id that begins with these digits; kb list shows ids", id));
+    throw NoSuchRecord(fmt::format("{}: no record has an id that begins with these digits; kb list shows ids", id));
   found.push_back(record_of(rows));
   if (rows.step())
     throw BadInput(fmt::format("{}: the ids of several records begin with these digits; give more digits", id));

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/base/json.h"
 #include "common/records/finding.h"
 #include "findings/kb/record_input.h"
@@ -54,6 +55,11 @@ std::string run_id_of(const Json& record, const std::string& kind);
 std::string pooling_key(const Json& finding);
 
 Hypothesis hypothesis_of(const Json& data);
+
+/// The knowledge base lacks a record with this id, or is not there.
+struct NoSuchRecord : BadInput {
+  using BadInput::BadInput;
+};
 
 struct Match {
   Record record;

@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/run_program.h"
+#include "common/records/recorded.h"
 #include "common/source/kernel_source.h"
 #include "findings/kb/record_input.h"
 #include "findings/same_code/same_code.h"
@@ -20,7 +21,7 @@ int compare(const std::string& old_root, std::vector<std::string> files, std::st
     throw BadInput("FILE needs --out LIST or --dry-run: findings/same_code.txt is about the runs in findings/recorded");
   }
   if (out.empty()) out = source_root() + "/findings/same_code.txt";
-  if (files.empty()) files = kb::recorded_files(source_root());
+  if (files.empty()) files = recorded_files(source_root());
   kb::require_output(out, files);
   const kb::CodeComparison result = kb::compare_code(kb::recorded_kernels(files), old_root, kb::same_code());
   for (const std::string& other : result.others) fmt::print("{}\n", other);

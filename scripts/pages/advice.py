@@ -215,10 +215,7 @@ def where(some, everything):
 
 def next_of(findings):
     """Returns the interval in which the next run's figures are expected."""
-    ends = [finding["data"]["estimate"] for finding in findings]
-    low = min(end.get("next_lo", end["ci_lo"]) for end in ends)
-    high = max(end.get("next_hi", end["ci_hi"]) for end in ends)
-    return f"{rec.digits(low)} to {rec.digits(high)}"
+    return rec.next_text(*(finding["data"]["estimate"] for finding in findings))
 
 
 def figure_text(findings):

@@ -24,6 +24,7 @@ GZIP = b"\x1f\x8b"
 IN_PLACE_OF = {"447603ce7887843f": "2026-11-23T01:38:19Z"}
 PUBLISHED = "findings/published/*.json"
 STATES = ("supported", "refuted", "inconclusive")
+MOST_SPREAD = 10  # an interval from less than a tenth of its figure to more than ten times its figure says nothing
 BUDGET_SPENT = "budget spent"  # the reason in the record of a case that a run's budget did not reach
 
 
@@ -322,11 +323,20 @@ def confidence_text(finding):
     return "exact" if finding["confidence"] is None else f"{finding['confidence']:.2g}"
 
 
-def next_text(estimate):
-    """Returns the interval in which the next run's figure is expected. An older finding that is not pooled has no such
-    interval: returns the interval of its figure."""
-    low, high = (estimate.get(f"next_{end}", estimate.get(f"ci_{end}")) for end in ("lo", "hi"))
-    return f"{digits(low)} to {digits(high)}"
+def next_text(*estimates):
+    """Returns the interval in which the next run's figures are expected, which covers the intervals of all estimates.
+    Leaves out an interval that says nothing about its figure, because it reaches both below the MOST_SPREADth part and
+    above MOST_SPREAD times the figure. The text then says for how many estimates it holds, or is "unknown". An older
+    finding that is not pooled has no interval of the next run: takes the interval of its figure."""
+    told = []
+    for estimate in estimates:
+        low, high = (estimate.get(f"next_{end}", estimate.get(f"ci_{end}")) for end in ("lo", "hi"))
+        if not low < estimate["value"] / MOST_SPREAD <= estimate["value"] * MOST_SPREAD < high:
+            told.append((low, high))
+    if not told:
+        return "unknown"
+    count = "" if len(told) == len(estimates) else f" for {len(told)} of {len(estimates)}"
+    return f"{digits(min(low for low, _ in told))} to {digits(max(high for _, high in told))}{count}"
 
 
 def holds_if(finding):

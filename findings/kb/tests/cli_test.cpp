@@ -655,6 +655,32 @@ TEST_F(KbCliTest, CitesAndShows) {
   EXPECT_EQ(none.out, "");
 }
 
+// Pages name records by ids that are in findings/recorded, and not in a user's knowledge base.
+TEST_F(KbCliTest, ShowsARecordOfThePages) {
+  std::ifstream pooled(ATTN_SOURCE_DIR "/findings/pooled.jsonl");
+  std::string line;
+  ASSERT_TRUE(std::getline(pooled, line));
+  const Json claim = parse_json(line);
+  const std::string id = claim["latest"];
+  for (const bool without_file : {true, false}) {
+    const Outcome outcome = run({"show", id});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find(id), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("proto"), std::string::npos) << "the run of the finding must be shown: " << outcome.out;
+    EXPECT_NE(run({"cite", id}).out.find("proto"), std::string::npos);
+    EXPECT_EQ(run({"show", "0123456789abcdef"}).status, 2);
+    if (without_file) ingest();
+  }
+}
+
+TEST_F(KbCliTest, SuggestsTheCommandAndTheOption) {
+  EXPECT_EQ(run({"serch", "x"}).err,
+            "kb: serch: no such command (did you mean search?); --help shows what is allowed\n");
+  EXPECT_EQ(run({"list", "--limt", "3"}).err,
+            "kb: --limt: no such option (did you mean --limit?); --help shows what is allowed\n");
+  EXPECT_EQ(run({"stats", "x", "y"}).err, "kb: x: no argument is allowed here; --help shows what is allowed\n");
+}
+
 TEST_F(KbCliTest, ShowsTheRunOfAFindingOfTheSecondSchema) {
   const Json second = second_finding({1.5, 1.51}), exact = exact_finding(2);
   const std::string id = second["id"];

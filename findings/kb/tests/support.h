@@ -12,6 +12,7 @@
 
 #include "common/base/text_table.h"
 #include "common/records/finding.h"
+#include "common/records/recorded.h"
 #include "common/testing/program.h"
 #include "findings/kb/first_rules.h"
 #include "findings/kb/record_input.h"
