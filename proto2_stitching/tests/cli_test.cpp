@@ -104,6 +104,20 @@ TEST_F(StitchCliTest, BadInputIsStatus2) {
   }
 }
 
+TEST_F(StitchCliTest, AFunctionOnlyComputes) {
+  for (const auto& [text, says] : std::vector<std::pair<std::string, std::string>>{
+           {"float score(float s, int, int) { __builtin_printf(\"leaked\"); return s; }", "f.cpp calls printf"},
+           {"float score(float s, int, int) { return *new float(s); }", "f.cpp calls operator new(unsigned"},
+           {"\n#pragma STDC FENV_ACCESS ON\nfloat score(float s, int, int) { return s; }", "#pragma in line 2"}}) {
+    write_text("f.cpp", text);
+    const Outcome outcome = run_line(std::string(small) + "--quiet --score-function f.cpp");
+    EXPECT_EQ(outcome.status, 2) << text;
+    EXPECT_NE(outcome.err.find(says), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
 TEST_F(StitchCliTest, OptionListPrintsFormsAndOptionHelpPrintsScoreFunction) {
   const Outcome list = run_line("--list");
   EXPECT_EQ(list.status, 0);

@@ -13,6 +13,7 @@
 #include "common/cases/user_functions.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
+#include "common/testing/user_texts.h"
 #include "proto2_stitching/problem.h"
 
 namespace attn {
@@ -95,6 +96,61 @@ TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
     }
     EXPECT_EQ(codes["inline"], codes["monolithic"]) << head_dim;
     EXPECT_NE(codes["noinline"], codes["monolithic"]) << "the kernel with noinline has no call";
+  }
+}
+
+// Where the optimiser sees the function, a file with the text of a built-in function costs what the built-in function
+// costs.
+TEST_F(StitchCudaCompileTest, AUsersFileGivesTheCodeOfABuiltInFunction) {
+  const UserFunction built_in = built_in_function("alibi", 0),
+                     file = read_function(FunctionKind::score, source_root() + "/" + built_in.name);
+  StitchConfig config;
+  config.flash.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 256, .kv_len = 256, .head_dim = 64};
+  config.flash.dtype = config.flash.out_dtype = DType::bf16;
+  config.flash.block_r = 64;
+  config.flash.block_c = 32;
+  for (const auto& [variant, form, grain] : {std::tuple{"mma_sync", "monolithic", "element"},
+                                             {"mma_sync", "inline", "tile"},
+                                             {"mma_sync", "switch", "row"},
+                                             {"mma_sync", "stitched", "element"},
+                                             {"wgmma", "monolithic", "element"},
+                                             {"wgmma", "stitched", "element"}}) {
+    config.flash.variant = variant;
+    config.form = form;
+    config.grain = grain;
+    const auto code = [&](const UserFunction& function) {
+      const AttentionHooks hook = stitch_hook(config, test::hopper(), function);
+      return instructions_of(compiler_->compile(attention_launch(config.flash, test::hopper(), &hook).source, {}).code);
+    };
+    EXPECT_TRUE(code(file) == code(built_in)) << variant << " " << form << " by " << grain;
+  }
+}
+
+TEST_F(StitchCudaCompileTest, NamesInAUsersFileChangeNothing) {
+  StitchConfig config{.form = "monolithic", .grain = "element", .function = "", .work = 0, .flash = {}};
+  config.flash.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 256, .kv_len = 256, .head_dim = 64};
+  config.flash.dtype = config.flash.out_dtype = DType::bf16;
+  config.flash.block_r = 64;
+  config.flash.block_c = 32;
+  const auto code = [&](const std::string& after) {
+    const UserFunction function{
+        .name = "mine.cpp",
+        .text = "float score(float s, int q, int k) { return s - 0.25f * fabsf(q - k); }\n" + after,
+        .guarded = true};
+    EXPECT_NO_THROW(require_compiles(*compiler_, function)) << after;
+    const AttentionHooks hook = stitch_hook(config, test::hopper(), function);
+    return instructions_of(compiler_->compile(attention_launch(config.flash, test::hopper(), &hook).source, {}).code);
+  };
+  for (const char* variant : {"mma_sync", "wgmma"}) {
+    config.flash.variant = variant;
+    const test::CapturedLog log;
+    const std::string plain = code("");
+    for (const std::string& line : test::lines_with_kernels_names) {
+      std::string named;
+      ASSERT_NO_THROW(named = code(line)) << line;
+      EXPECT_TRUE(named == plain) << variant << ": " << line;
+    }
+    EXPECT_EQ(log.text(), "") << variant;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/testing/devices.h"
+#include "common/testing/user_texts.h"
 #include "proto2_stitching/problem.h"
 
 namespace attn {
@@ -19,6 +20,28 @@ TEST_F(MetalStitchTest, EachFormThatTheEmulatorRuns) {
   expect_right(4,
                "form=monolithic,inline,noinline,switch grain=element function=alibi batch=1 q_heads=2 kv_heads=1 "
                "q_len=19 kv_len=37 head_dim=40 causal=1 dtype=f16 layout=bhsd block_r=16 block_c=16");
+}
+
+TEST_F(MetalStitchTest, NamesInAUsersFileChangeNothing) {
+  std::string text = "float score(float s, int q, int k) { return s - 0.25f * fabsf(q - k); }\n";
+  for (const std::string& line : test::lines_with_kernels_names) text += line + "\n";
+  write_text("f.cpp", text);
+  const std::string axes =
+      " --axis form=monolithic,noinline --axis grain=element --axis q_len=19 --axis head_dim=40 --axis block_r=16 "
+      "--axis block_c=16";
+  const test::Outcome outcome = run_line("--device metal:emulated --only verify --score-function f.cpp" + axes);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE((outcome.out + outcome.err).find("2 ok, 0 wrong, 0 skipped"), std::string::npos) << outcome.err;
+}
+
+// `device` and `constant` are words of Metal.
+TEST_F(MetalStitchTest, ATextThatIsWrongInMetalOnlyIsBadInput) {
+  for (const char* parameter : {"int device", "int constant"}) {
+    write_text("f.cpp", fmt::format("\nfloat score(float s, {}, int k) {{ return s; }}\n", parameter));
+    const test::Outcome outcome = run_line("--device metal:emulated --only verify --score-function f.cpp");
+    EXPECT_EQ(outcome.status, 2) << parameter << outcome.out;
+    EXPECT_NE(outcome.err.find("f.cpp:2:"), std::string::npos) << outcome.err;
+  }
 }
 
 TEST_F(MetalStitchTest, FormsThatDoNotRunSayWhy) {

@@ -13,6 +13,7 @@
 #include "common/linear/tests/linear_mutations.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/some.h"
+#include "common/testing/user_texts.h"
 #include "proto6_linear/tests/linear_run.h"
 
 namespace attn {
@@ -408,10 +409,11 @@ TEST_F(LinearTest, ErrorsGrowSlowly) {
 }
 
 TEST_F(LinearTest, AFeatureMapOfTheUsers) {
-  const UserFunction function{.name = "square.cpp",
-                              .text = "float feature(float x) { return x * x + 0.5f * expf(-x * x); }",
-                              .kind = FunctionKind::feature,
-                              .guarded = true};
+  UserFunction function{.name = "square.cpp",
+                        .text = "float feature(float x) { return x * x + 0.5f * expf(-x * x); }\n",
+                        .kind = FunctionKind::feature,
+                        .guarded = true};
+  for (const std::string& line : test::lines_with_kernels_names) function.text += line + "\n";
   LinearCase config = small_case();
   config.linear.feature = user_feature(function);
   config.linear.normalised = true;

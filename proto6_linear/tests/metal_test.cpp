@@ -1,6 +1,8 @@
 // Tests Metal's kernels of linear attention on the emulated device.
 #include "common/testing/metal.h"
 
+#include "common/testing/user_texts.h"
+
 namespace attn {
 namespace {
 
@@ -28,6 +30,17 @@ TEST_F(MetalLinearTest, Fused) {
 TEST_F(MetalLinearTest, Recurrent) {
   expect_right(1, std::string(odd_shape) +
                       "variant=recurrent chunk=0 causal=1 gate=head normalised=0 feature=identity dtype=f32");
+}
+
+TEST_F(MetalLinearTest, AFeatureMapOfTheUsers) {
+  std::string text = "float feature(float x) { return x * x + 0.5f * expf(-x * x); }\n";
+  for (const std::string& line : test::lines_with_kernels_names) text += line + "\n";
+  write_text("f.cpp", text);
+  const test::Outcome outcome = run_line(
+      "--device metal:emulated --only verify --feature-function f.cpp --axis batch=2 --axis heads=1 --axis q_len=37 "
+      "--axis head_dim=24 --axis value_dim=40 --axis causal=1 --axis gate=none --axis variant=recurrent --axis "
+      "dtype=f32");
+  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
 }
 
 TEST_F(MetalLinearTest, BudgetsOfTheStudy) {

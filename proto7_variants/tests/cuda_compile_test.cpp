@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "common/attention/launch.h"
+#include "common/attention/mask_lists.h"
 #include "common/attention/modifiers.h"
 #include "common/backends/cuda/cubin.h"
 #include "common/cases/modified_attention.h"
 #include "common/cases/user_functions.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
+#include "common/testing/user_texts.h"
 #include "proto7_variants/functions.h"
 
 namespace attn {
@@ -119,6 +121,38 @@ TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileWithModifiers) {
       }
     }
   }
+}
+
+TEST_F(ModifiersCudaCompileTest, NamesInUsersFilesChangeNothing) {
+  FlashConfig config;
+  config.variant = "mma_sync";
+  config.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 256, .kv_len = 256, .head_dim = 64, .causal = true};
+  config.dtype = DType::bf16;
+  config.block_r = 64;
+  config.block_c = 32;
+  const auto code = [&](const std::string& after) {
+    const UserFunctions functions{
+        UserFunction{.name = "score.cpp",
+                     .text = "float score(float s, int q, int k) { return s - fabsf(q - k); }\n" + after,
+                     .guarded = true},
+        UserFunction{.name = "mask.cpp",
+                     .text = "bool visible(int q, int k) { return (q + k) % 3; }\n" + after,
+                     .kind = FunctionKind::mask,
+                     .guarded = true}};
+    AttentionHooks hooks = ModifiedAttention({.soft_cap = 30}, config).hooks();
+    functions.add_texts(hooks);
+    const Launch launch = attention_launch(config, test::hopper(), &hooks);
+    compiler_->compile(mask_launch(config, test::hopper(), launch, ListScope::head).source, {});
+    return instructions_of(compiler_->compile(launch.source, {}).code);
+  };
+  const test::CapturedLog log;
+  const std::string plain = code("");
+  for (const std::string& line : test::lines_with_kernels_names) {
+    std::string named;
+    ASSERT_NO_THROW(named = code(line)) << line;
+    EXPECT_TRUE(named == plain) << line;
+  }
+  EXPECT_EQ(log.text(), "");
 }
 
 TEST_F(ModifiersCudaCompileTest, ModifiersThatAreOffCostNothing) {

@@ -18,6 +18,7 @@
 #include "common/testing/mutated_sources.h"
 #include "common/testing/some.h"
 #include "common/testing/tested_device.h"
+#include "common/testing/user_texts.h"
 #include "proto7_variants/functions.h"
 #include "proto7_variants/problem.h"
 
@@ -265,6 +266,25 @@ TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
       if (!some.skips()) expect_right(modifiers, functions);
     }
   }
+}
+
+TEST_P(KernelModifiers, NamesInUsersFilesChangeNothing) {
+  UserFunctions named{user_score(), user_mask(true)};
+  // A helper of the score function has the name and the parameters of a hook.
+  named.score->text = "bool visible(int q, int k, const ScoreContext& c) { return q + k < c.q_len; }\n" +
+                      named.score->text +
+                      "float slope(int q, int k, const ScoreContext& c) { return visible(q, k, c) ? 1 : 0; }\n";
+  for (const std::string& line : test::lines_with_kernels_names) {
+    named.score->text += line + "\n";
+    named.mask->text += line + "\n";
+  }
+  for (const auto* function : {&*named.score, &*named.mask}) {
+    EXPECT_NO_THROW(require_compiles(device(), *function));
+  }
+  Modifiers all;
+  for (const Switch& one : switches()) one.turn_on(all);
+  const Check check = check_of(config_, all, pipelines(), named);
+  EXPECT_TRUE(check.ok) << check.worst;
 }
 
 // With all constants off, the hooks leave the kernel's machine code as it is without hooks.

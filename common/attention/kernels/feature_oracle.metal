@@ -1,5 +1,5 @@
-// feature_oracle.cpu.cpp in the Metal dialect, in float, because Metal has no double. The host only compiles this kernel,
-// to find errors in a user's text before it measures anything.
+// feature_oracle.cpu.cpp in the Metal dialect, in float, because Metal has no double. The host only compiles this
+// kernel, to find errors in a user's text before it measures anything.
 #include "common/kernel/metal.h"
 
 namespace {

@@ -57,27 +57,41 @@ class FunctionFileTest : public testing::Test {
 };
 
 TEST_F(FunctionFileTest, ForbiddenWordsAreReportedWithTheirLine) {
-  for (const auto& [text, what] :
-       std::vector<std::pair<std::string, std::string>>{{"// one\n#include <cmath>\n", "#include in line 2"},
-                                                        {"\n\n  # /* a\nb */ include \"x.h\"\n", "#include in line 4"},
-                                                        {"%: include_next <x>\n", "#include_next in line 1"},
-                                                        {"#\\\nimp\\\nort <x>\n", "#import in line 2"},
-                                                        {"int a;\n#embed \"x\"\n", "#embed in line 2"},
-                                                        {"float f() {\n  asm(\"nop\");\n}\n", "asm in line 2"},
-                                                        {"float f() { __asm__ volatile(\"\"); }", "__asm__ in line 1"},
-                                                        {"float f() { /* \" */ as\\\nm(\"\"); }", "asm in line 1"},
-                                                        {"char a = '\"';\nasm(\"x\");\n", "asm in line 2"},
-                                                        {"extern \"C\" void exit(int);", "extern in line 1"},
-                                                        {"int a = 1'000; asm(\"'\");", "asm in line 1"},
-                                                        {"auto a = R\"x(\n)\" )x\"; asm(\"\");", "asm in line 2"}}) {
+  for (const auto& [text, what] : std::vector<std::pair<std::string, std::string>>{
+           {"// one\n#include <cmath>\n", "#include in line 2"},
+           {"\n\n  # /* a\nb */ include \"x.h\"\n", "#include in line 4"},
+           {"%: include_next <x>\n", "#include_next in line 1"},
+           {"#\\\nimp\\\nort <x>\n", "#import in line 2"},
+           {"int a;\n#embed \"x\"\n", "#embed in line 2"},
+           {"float f() {\n  asm(\"nop\");\n}\n", "asm in line 2"},
+           {"float f() { __asm__ volatile(\"\"); }", "__asm__ in line 1"},
+           {"float f() { /* \" */ as\\\nm(\"\"); }", "asm in line 1"},
+           {"char a = '\"';\nasm(\"x\");\n", "asm in line 2"},
+           {"extern \"C\" void exit(int);", "extern in line 1"},
+           {"int a = 1'000; asm(\"'\");", "asm in line 1"},
+           {"auto a = R\"x(\n)\" )x\"; asm(\"\");", "asm in line 2"},
+           {"int a;\n#line 7 \"x\"\n", "#line in line 2"},
+           {"int a;\n# 7 \"x\"\n", "# 7 in line 2"},
+           {"#pragma clang fp contract(off)\n", "#pragma in line 1"},
+           {"#pragma STDC FENV_ACCESS ON\n", "#pragma in line 1"},
+           {"#pragma pop_macro(\"V\")\n", "#pragma in line 1"},
+           {"\n_Pragma(\"clang fp reassociate(on)\")", "_Pragma in line 2"},
+           {"#define P(x) _Pragma(#x)\n", "_Pragma in line 1"},
+           {"#define P(a, b) a##b\n", "## in line 1"},
+           {"#define P(a, b) a %:%: b\n", "## in line 1"},
+           {"// one\r#include <x>\rint a;", "#include in line 2"},
+           {"// one \\ \t\ntwo\n#include <x>\n", "#include in line 3"},
+           {"int a = 1R\"(\n#include <x>\n)\";", "#include in line 2"}}) {
     EXPECT_NE(refusal_of(text).find(what), std::string::npos) << text << ": " << refusal_of(text);
   }
 }
 
 TEST_F(FunctionFileTest, ForbiddenWordsAreAllowedInCommentsAndLiterals) {
-  for (const char* text : {"// #include <cmath>\nint a;", "/*\n#include <x>\nasm */ int a;", "auto a = \"\\\" asm\";",
-                           "int asmx, _asm_, include;", "auto a = R\"(\n#include <x>\nasm)\";", "#define X\n#undef X",
-                           "// one \\\nasm", "int a = 1'000'000; int b;"}) {
+  for (const char* text :
+       {"// #include <cmath>\nint a;", "/*\n#include <x>\nasm */ int a;", "auto a = \"\\\" asm\";",
+        "int asmx, _asm_, include;", "auto a = R\"(\n#include <x>\nasm)\";", "#define X\n#undef X", "// one \\\nasm",
+        "int a = 1'000'000; int b;", "#pragma unroll 4\n#pragma clang loop unroll(full)",
+        "#define U _Pragma(\"unroll\")", "#if 0\n#elif 1\n#error don't\n#else\n#endif\n#\n"}) {
     EXPECT_EQ(refusal_of(text), "nothing was thrown") << text;
   }
 }
@@ -129,6 +143,54 @@ TEST_F(FunctionFileTest, ACaseNamesTheTextOfItsFile) {
       std::string::npos);
   std::ofstream(path("a.cpp")) << "// b";
   EXPECT_NE(of_case(a, path("a.cpp")).find("has changed and is now mask_function=file-"), std::string::npos);
+}
+
+/// Expects that texts that name what is the kernel's, leave their scope, or do more than compute are refused with the
+/// line of the user's file or the name of the function.
+void expect_refusals(Device& on, bool cuda) {
+  const std::string score = "float score(float s, int, int) { return s; }\n";
+  const std::string line_1 = cuda ? "mine.cpp(1): error" : "mine.cpp:1:",
+                    line_2 = cuda ? "mine.cpp(2): " : "mine.cpp:2:";
+  std::vector<std::pair<std::string, std::string>> texts = {
+      {"float score(float s, int, int) { return s * BLOCK_C; }", line_1},
+      {"float score(float s, int, int) { UNROLL return s; }", line_1},
+      {"float score(float s, int, int, const ScoreContext& c) { return c.data ? s : 0; }", line_1},
+      {"float score(float s, int, int) { Threadgroup group; return s; }", line_1},
+      {"float base = expf(1.0f);\nfloat score(float s, int, int) { return s * base; }", line_1},
+      {score + "}", line_2},
+      {score + "} float exp4(float x) { return x; } namespace other {", line_2},
+      {"#define CLOSE }\n" + score + "CLOSE", cuda ? "mine.cpp(3): " : "mine.cpp:3:"},
+      {score + "namespace other {", line_2},
+      {score + "struct Other {", line_2},
+      {score + "/*", line_2},
+      {score + "#if 1", line_2},
+      {score + "#endif", line_2},
+      {"int scores;", line_1}};
+  if (cuda) {
+    texts.emplace_back("float score(float s, int, int) { printf(\"x\"); return s; }", "mine.cpp calls vprintf,");
+    texts.emplace_back("float score(float s, int, int) { return *new float(s); }", "mine.cpp calls malloc,");
+    texts.emplace_back("\n#undef __CUDACC__\n" + score, "mine.cpp(2): ");
+  } else {
+    texts.emplace_back("float score(float s, int, int) { __builtin_printf(\"x\"); return s; }",
+                       "mine.cpp calls printf,");
+    texts.emplace_back("float score(float s, int, int) { return *new float(s); }", "mine.cpp calls operator new(");
+    texts.emplace_back("float score(float s, int, int) { return __builtin_readcyclecounter(); }",
+                       "mine.cpp calls llvm.");
+  }
+  for (const auto& [text, says] : texts) {
+    const std::string told = function_refusal([&] { require_compiles(on, score_of(text)); });
+    EXPECT_NE(told.find(says), told.npos) << text << ": " << told;
+    EXPECT_LE(std::count(told.begin(), told.end(), '\n'), 1) << told;
+  }
+  for (const char* text : {"float score(float s, int, int) { return s; } // \\",
+                           "/*\n#include \"mine.h\"\n*/ float score(float s, int, int) { return s; }",
+                           "struct A {}; A exp(A a) { return a; } A fabs(A a) { return a; }\n"
+                           "float score(float s, int, int) { return expf(-fabsf(s)); }",
+                           "#ifndef INFINITY\n#define INFINITY 1\n#endif\n"
+                           "float score(float s, int q, int k) { return q < k ? -INFINITY : s; }",
+                           "float score(float s, int UNROLL, int BLOCK_C) { return s * (UNROLL - BLOCK_C); }"}) {
+    EXPECT_EQ(function_refusal([&] { require_compiles(on, score_of(text)); }), "nothing was thrown") << text;
+  }
 }
 
 class UserFunctionTest : public OnDevice<testing::Test> {
@@ -210,7 +272,11 @@ TEST_F(UserFunctionTest, ACompileErrorTakesAtMostTwoLines) {
       std::string::npos);
 }
 
+TEST_F(UserFunctionTest, ATextOnlyComputes) { expect_refusals(device(), test::on_cuda); }
+
 using UserFunctionCudaTest = test::CudaCompilerTest;
+
+TEST_F(UserFunctionCudaTest, ATextOnlyComputes) { expect_refusals(*compiler_, true); }
 
 TEST_F(UserFunctionCudaTest, ACompileErrorTakesAtMostTwoLines) {
   Device& device = *compiler_;

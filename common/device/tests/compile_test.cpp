@@ -62,6 +62,21 @@ TEST(KernelSourceTest, PutsConstantsBeforeLineOne) {
             "#line 1 \"a/b.cpu.cpp\"\n");
 }
 
+// A user's text reaches the compiler first, and is part of the kernel's identity.
+TEST_F(CompileTest, UsersTextsStandBeforeTheConstants) {
+  KernelSource source = returns("user_text_of_test::twice(VALUE)", {{"VALUE", 21}});
+  const auto with = [&](const std::string& body) {
+    source.includes[users_text] =
+        "#ifdef VALUE_VALUE\n#error the constants come first\n#endif\nnamespace "
+        "user_text_of_test { static inline long long twice(int x) { return " +
+        body + "; } }\n";
+    return source;
+  };
+  EXPECT_EQ(value_of(with("x + x")), 42);
+  EXPECT_NE(source_sha256(with("x + x")), source_sha256(with("2 * x")));
+  EXPECT_EQ(reached_sources(source).back().path, users_text);
+}
+
 // KernelSourceHash leaves out the names of headers and constants, so others[6] and others[7] may have the hash of
 // `source`.
 TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashTellsMost) {

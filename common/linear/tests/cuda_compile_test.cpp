@@ -12,6 +12,7 @@
 #include "common/linear/tests/linear_mutations.h"
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/mutated_sources.h"
+#include "common/testing/user_texts.h"
 
 namespace attn {
 namespace {
@@ -25,10 +26,16 @@ TEST_F(LinearCudaCompileTest, VariantsCompile) {
     int64_t head_dim, value_dim;
     Gate gate;
     bool normalised, causal;
-    const char* feature;
+    Feature feature;
   };
-  for (const Shape& shape :
-       {Shape{bf16, 16, 16, GATE_NONE, false, true, "relu"}, Shape{f32, 24, 40, GATE_CHANNEL, true, true, "elu1"}}) {
+  UserFunction square{.name = "square.cpp",
+                      .text = "float feature(float x) { return x * x + expf(-x * x); }\n",
+                      .kind = FunctionKind::feature,
+                      .guarded = true};
+  for (const std::string& line : test::lines_with_kernels_names) square.text += line + "\n";
+  for (const Shape& shape : {Shape{bf16, 16, 16, GATE_NONE, false, true, named_feature("relu")},
+                             Shape{f32, 24, 40, GATE_CHANNEL, true, true, named_feature("elu1")},
+                             Shape{bf16, 64, 64, GATE_TOKEN, false, true, user_feature(square)}}) {
     for (const auto& [variant, scan] :
          {std::pair{"phases", "passes"}, {"phases", "lookback"}, {"fused", "none"}, {"recurrent", "none"}}) {
       LinearConfig config;
@@ -43,7 +50,7 @@ TEST_F(LinearCudaCompileTest, VariantsCompile) {
       config.gate = shape.gate;
       config.normalised = shape.normalised;
       config.causal = shape.causal;
-      config.feature = named_feature(shape.feature);
+      config.feature = shape.feature;
       if (shape.dtype == f32 && config.scan == "passes") continue;  // chunk_h and chunk_o are the same with lookback
       const Plan plan = linear_plan(config, test::hopper(), true);
       if (!plan.unable.empty()) continue;
