@@ -676,6 +676,15 @@ class Autocast(Case):
             self.assertEqual((a.dtype, a.stride()), (b.dtype, b.stride()), self.now)
             self.assertTrue(torch.equal(a, b), self.now)
 
+    def test_a_parameter_that_changes_within_autocast(self):
+        """PyTorch's own operations keep the first copy of a parameter until autocast ends."""
+        for device in self.on_each():
+            value = torch.nn.Parameter(drawn(1, 1, 20, 8, device=device))
+            with torch.no_grad(), torch.autocast(device, torch.bfloat16):
+                for factor in (1, -2):
+                    value.mul_(factor)
+                    self.near(attn_proto.flash(value, value, value), reference(*(value.bfloat16(),) * 3), torch.bfloat16)
+
     def test_tokens_take_the_type_of_autocast(self):
         for device, to in self.on_each(torch.bfloat16, torch.float16):
             q, k, v = qkv(device)
@@ -747,15 +756,6 @@ class Derivatives(Case):
                 for i, tensor in enumerate(tensors):
                     self.now = device, name, i
                     with_one = lambda x: call(*tensors[:i], x, *tensors[i + 1:])
-    def test_a_parameter_that_changes_within_autocast(self):
-        """PyTorch's own operations keep the first copy of a parameter until autocast ends."""
-        for device in self.on_each():
-            value = torch.nn.Parameter(drawn(1, 1, 20, 8, device=device))
-            with torch.no_grad(), torch.autocast(device, torch.bfloat16):
-                for factor in (1, -2):
-                    value.mul_(factor)
-                    self.near(attn_proto.flash(value, value, value), reference(*(value.bfloat16(),) * 3), torch.bfloat16)
-
                     self.refuses("forward derivative", lambda: torch.func.jvp(with_one, (tensor,), (tensor,)))
                     with torch.no_grad():
                         self.refuses("forward derivative", lambda: torch.func.jvp(with_one, (tensor,), (tensor,)))

@@ -45,7 +45,8 @@ struct Rules {
       const int64_t own = q + kv_len - q_len;
       if (soft_cap != 0) s = soft_cap * std::tanh(s / soft_cap);
       if (alibi) s -= (slopes.empty() ? usual[at] : static_cast<double>(slopes[at])) * static_cast<double>(own - k);
-      if (own < 0 || (window_left >= 0 && k < own - window_left)) return hidden;
+      if (window_left >= 0 && k < own - window_left) return hidden;
+      if (!tree.empty() && own < 0) return hidden;
       const int64_t token = k - (kv_len - q_len);
       if (!tree.empty() && token >= 0) {
         const auto word = static_cast<uint64_t>(tree[static_cast<size_t>(sequence * q_len + q)]);
