@@ -10,6 +10,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "common/base/text_table.h"
 
@@ -27,6 +28,14 @@ double used_s(int who) {
     return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+/// Says that other programs used cores that the run needed; empty if they did not.
+std::string sign_of_others(const DeviceInfo& device, int cores, double others) {
+  const int units = static_cast<int>(device.units);
+  const double overlap = others + units - cores;  // cores that both the run and other programs used
+  if (!device.on_host || cores <= 0 || units > cores || overlap <= little_overlap * units) return "";
+  return fmt::format("other programs used {:.1f} of {} cores", others, cores);
 }
 
 }  // namespace
@@ -58,6 +67,16 @@ double others(const CoreTimes& begin, const CoreTimes& end) {
   return std::max(0.0, ((end.busy_s - begin.busy_s) - (end.own_s - begin.own_s)) / elapsed);
 }
 
+std::string disturbance(const DeviceInfo& device, const Measurement& result, int cores, double others) {
+  const Timing* time = result.main_timing();
+  if (!time) return "";
+  std::string text = sign_of_others(device, cores, others);
+  if (time->cv > steady_cv) {
+    text += fmt::format("{}the samples scatter by {:.0f} % (cv)", text.empty() ? "" : "; ", 100 * time->cv);
+  }
+  return text;
+}
+
 std::vector<std::string> disturbances(const DeviceInfo& device, const std::vector<Measurement>& results,
                                       const std::vector<Comparison>& comparisons, int cores, double others) {
   const int units = static_cast<int>(device.units);
@@ -67,10 +86,7 @@ std::vector<std::string> disturbances(const DeviceInfo& device, const std::vecto
                                 units, cores, cores == 1 ? "" : "s", cores));
   }
   std::vector<std::string> signs;
-  const double overlap = others + units - cores;  // cores that both the run and other programs used
-  if (device.on_host && cores > 0 && units <= cores && overlap > little_overlap * units) {
-    signs.push_back(fmt::format("other programs used {:.1f} of {} cores", others, cores));
-  }
+  if (std::string sign = sign_of_others(device, cores, others); !sign.empty()) signs.push_back(std::move(sign));
   size_t timed = 0, unsteady = 0;
   double worst = 0;
   for (const Measurement& result : results) {

@@ -22,6 +22,10 @@ CoreTimes core_times();
 /// The number of cores that other programs used on average between two readings; 0 if unknown.
 double others(const CoreTimes& begin, const CoreTimes& end);
 
+/// Says what disturbed the timing of a case: other programs (as for disturbances()), samples that scatter. Empty if
+/// nothing did, or if the case was not timed.
+std::string disturbance(const DeviceInfo& device, const Measurement& result, int cores, double others);
+
 /// Returns a line for each kind of disturbance of a run. `cores` is the number of cores that this process may use,
 /// `others` the result of others() for the run.
 std::vector<std::string> disturbances(const DeviceInfo& device, const std::vector<Measurement>& results,

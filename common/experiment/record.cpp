@@ -42,6 +42,9 @@ void Experiment::State::store(Measurement record, int launches_per_sample, const
   for (Json& timing : json["time"]) {
     timing["launches_per_sample"] = timing["scope"] == name(Scope::device_cold) ? 1 : launches_per_sample;
   }
+  if (record.main_timing()) {
+    json["busy"] = disturbance(device->info(), record, started.cores, others(started, core_times()));
+  }
   json["run"] = {{"ts", utc_now()}};
   for (const char* field : conditions) json["run"][field] = run[field];
   for (const char* field : session_fields) json["run"][field] = session[field];

@@ -465,6 +465,19 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
   EXPECT_EQ(header().dump().find("\"" + std::string(host) + "\""), std::string::npos);
 }
 
+TEST_F(ExperimentTest, AMeasurementSaysWhatDisturbedIt) {
+  EXPECT_EQ(run({}).status, 0);
+  const size_t steady = measurements().size();
+  world.delay = [launch = 0](const std::string&) mutable { return ++launch % 7 < 2 ? 5e-3 : 0.0; };
+  EXPECT_EQ(run({}).status, 0);
+  const std::vector<Json> records = measurements();
+  ASSERT_EQ(records.size(), 2 * steady);
+  for (size_t i = 0; i < records.size(); ++i) {
+    const std::string busy = records[i]["busy"];
+    EXPECT_EQ(busy.find("the samples scatter by ") != busy.npos, i >= steady) << records[i].dump();
+  }
+}
+
 // ---- processes
 
 TEST_F(ExperimentTest, ProcessesMeasureTheComparisons) {

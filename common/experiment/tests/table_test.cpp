@@ -193,6 +193,14 @@ TEST_F(BusyTest, ScatteredSamplesAreReported) {
             "when it is quiet\n");
 }
 
+TEST_F(BusyTest, ACaseSaysWhatDisturbedIt) {
+  EXPECT_EQ(disturbance(device_, results_[0], 2, 0.1), "");
+  EXPECT_EQ(disturbance(device_, results_[0], 2, 0.8), "other programs used 0.8 of 2 cores");
+  results_[0].time[0].cv = 0.64;
+  EXPECT_EQ(disturbance(device_, results_[0], 8, 0.8), "the samples scatter by 64 % (cv)");
+  EXPECT_EQ(disturbance(device_, skipped(500, "needs more"), 2, 0.8), "") << "the case was not timed";
+}
+
 TEST_F(BusyTest, TwoTimesOfOneCaseThatDifferAreReported) {
   comparisons_.resize(2);
   comparisons_[0].aa = {1, 0.99, 1.01};
