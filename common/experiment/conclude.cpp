@@ -249,9 +249,10 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
     for (const Json& finding : findings) {
       judged.insert(finding["data"]["hypothesis"]["id"].get<std::string>());
       verdicts += verdict_text(finding);
-      if (finding["data"]["verdict"]["state"] != name(attn::State::inconclusive) && finding["confidence"].is_number()) {
+      if (finding["data"]["verdict"]["state"] != name(attn::State::inconclusive) &&
+          !is_exact(finding["data"]["estimate"])) {
         ++decided;
-        doubts[measured_by(finding["data"])].push_back(1 - finding["confidence"].get<double>());
+        doubts[measured_by(finding["data"])].push_back(1 - confidence_of(finding));
       }
       if (!replays_finding()) continue;
       const bool agrees = finding["data"]["verdict"]["state"] == replayed["data"]["verdict"]["state"];

@@ -207,10 +207,9 @@ std::string verdict_text(const Json& finding) {
   // would read as a fact.
   if (state != name(State::supported)) lines.push_back(fmt::format("claimed: \"{}\"", text(hypothesis.at("text"))));
   lines.push_back(text(finding.at("title")));
-  const Json& confidence = finding.at("confidence");  // null for an exact figure
   lines.push_back(
       fmt::format("{}: {}{}", text(hypothesis.at("metric")), text(data.at("verdict").at("reason")),
-                  confidence.is_null() ? "" : fmt::format("; confidence {:.2g}", confidence.get<double>())));
+                  is_exact(data.at("estimate")) ? "" : fmt::format("; confidence {:.2g}", confidence_of(finding))));
   if (const std::string advice = text(data.at("advice")); !advice.empty()) lines.push_back("advice: " + advice);
   return fmt::format("{:<12} {}{}: {}\n", shown, text(hypothesis.at("id")),
                      subject.empty() ? "" : fmt::format(" ({})", subject),

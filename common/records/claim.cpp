@@ -126,9 +126,9 @@ Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
           fmt::format("{} {} {} {:.4g}", interval, lo_holds ? "is" : "is not", hypothesis.op, threshold)};
 }
 
-std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion) {
+double confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion) {
   if (!conclusion.correct) return 0;
-  if (conclusion.exact) return std::nullopt;
+  if (conclusion.exact) return 1;
   if (verdict.state == State::inconclusive) return 0.5;
   const Pooled& estimate = conclusion.estimate;
   const double most = conclusion.unlike_throttling ? 0.6

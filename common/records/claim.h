@@ -90,8 +90,8 @@ Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 inline constexpr int min_rounds_to_judge = 6;
 /// Returns the probability that the next run's estimate lies on the same side of the threshold, but at most 0.8 with
 /// one session, 0.9 with several sessions of one machine, and 0.6 with `unlike_throttling`. Returns 0 for an incorrect
-/// result, nothing for an exact figure of correct results, and 0.5 for any other inconclusive verdict.
-std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
+/// result, 1 for an exact figure of correct results, and 0.5 for any other inconclusive verdict.
+double confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
 
 /// The results and comparisons of one conclusion.
 struct Evidence {

@@ -134,13 +134,12 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
   const std::string scope = conclusion.compare && !conclusion.compare->time.empty()
                                 ? std::string(name(conclusion.compare->time[0].scope))
                                 : "";
-  const std::optional<double> sure = confidence(hypothesis, verdict, conclusion);
   Json finding = {
       {"domain", "attention_kernels"},
       {"title", render(title, data)},
       {"content", render(conclusion.content, data)},
       {"tags", conclusion.tags},
-      {"confidence", sure ? Json(*sure) : Json(nullptr)},
+      {"confidence", confidence(hypothesis, verdict, conclusion)},
       {"source", "attention-proto/" + experiment},
       {"schema", "finding/2"},
       {"id", ""},
@@ -149,6 +148,13 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
   finding["id"] = record_id(finding);
   return finding;
 }
+
+double confidence_of(const Json& finding) {
+  const Json& confidence = finding.at("confidence");
+  return confidence.is_null() ? 1 : confidence.get<double>();
+}
+
+bool is_exact(const Json& estimate) { return estimate.value("scale", "") == "exact"; }
 
 std::optional<Comparison> comparison_of(const Json& finding) {
   const Json& data = finding.at("data");

@@ -24,6 +24,12 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
 /// The object `estimate` of a finding.
 Json estimate_json(const Conclusion& conclusion);
 
+/// The confidence of a finding. Older records have null for an exact figure; this counts as 1.
+double confidence_of(const Json& finding);
+
+/// Whether a figure is exact: a count or a number of bytes. `estimate` is the object of a finding or of a pooled claim.
+bool is_exact(const Json& estimate);
+
 /// The comparison that a finding records; empty where the finding compared no pair. Throws as comparison_from_json()
 /// does.
 std::optional<Comparison> comparison_of(const Json& finding);

@@ -77,7 +77,7 @@ Json summary_of(const Record& record) {
   if (record.kind == "run") {
     json["run"] = record.run_id();
   } else if (record.kind != "measurement") {
-    json["confidence"] = record.exact() ? Json(nullptr) : Json(record.confidence);
+    json["confidence"] = record.confidence;
     json["title"] = record.title;
   } else {
     json["case"] = record.json().at("case");
@@ -93,11 +93,6 @@ std::string headline(const Record& record) {
   }
   if (record.kind != "measurement") return printable(record.title);
   return printable(Case::from_json(record.json().at("case")).key());
-}
-
-std::string confidence_text(const Record& record) {
-  if (record.kind == "measurement" || record.kind == "run") return "";
-  return record.exact() ? "exact" : fmt::format("{:.2g}", record.confidence);
 }
 
 std::string joined_text(const Json& words) {

@@ -42,14 +42,12 @@ std::vector<std::string> tags_of(const Json& json) {
   return json.value("tags", Json::array()).get<std::vector<std::string>>();
 }
 
+bool has_confidence(const Record& record) { return record.kind == "finding" || record.kind == "note"; }
+
 std::string interval(const Json& data) {
   const Json& estimate = data.at("estimate");
   return fmt::format("{:.4g} [{:.4g}, {:.4g}]", estimate.at("value").get<double>(), estimate.at("ci_lo").get<double>(),
                      estimate.at("ci_hi").get<double>());
-}
-
-std::string confidence_of(const Record& record) {
-  return record.exact() ? "exact" : fmt::format("{:.2g}", record.confidence);
 }
 
 std::string short_commit(const Json& data) {
@@ -86,7 +84,7 @@ std::string citation(const Record& record) {
         "{}. {}: {}, {} {} {:g}: {}; confidence {}. {}, {}, {}, commit {}. attention-proto finding {}; replay: {}",
         record.title, data.at("hypothesis").at("metric").get<std::string>(), interval(data), record.state,
         data.at("hypothesis").at("op").get<std::string>(), data.at("hypothesis").at("threshold").get<double>(),
-        text_of(data, "/verdict/reason"), confidence_of(record), record.experiment, with_one_unit(record.device),
+        text_of(data, "/verdict/reason"), confidence_text(record), record.experiment, with_one_unit(record.device),
         record.ts, short_commit(data), record.id,
         replay.empty() ? fmt::format("{} --replay {}", record.experiment, record.id) : replay));
   }
@@ -128,7 +126,7 @@ std::string to_markdown(const std::vector<Record>& records) {
     std::string& text = sections[place->second].second;
     if (record.kind == "finding") {
       text += fmt::format("- **{}** ({}, {}, confidence {}) {} {}, {}, `{}`\n", escaped(record.title), record.state,
-                          interval(json.at("data")), confidence_of(record), escaped(text_of(json, "/content")),
+                          interval(json.at("data")), confidence_text(record), escaped(text_of(json, "/content")),
                           escaped(with_one_unit(record.device)), record.ts, record.id);
     } else {
       text += fmt::format("- **{}** (confidence {:g}) {} {}, `{}`\n", escaped(record.title), record.confidence,
@@ -150,7 +148,7 @@ std::string to_csv(const std::vector<Record>& records) {
     const auto figure = [&](const char* key) { return estimate.contains(key) ? estimate[key].dump() : std::string(); };
     const std::string subject =
         record.kind == "measurement" ? Case::from_json(json.at("case")).key() : text_of(json, "/data/subject");
-    const std::string confidence = record.kind == "measurement" || record.kind == "run" ? "" : confidence_of(record);
+    const std::string confidence = has_confidence(record) ? fmt::format("{:.2g}", record.confidence) : "";
     std::vector<std::string> fields;
     for (const std::string& field :
          {record.id, record.kind, record.domain, record.experiment, record.topic, record.device, subject, record.title,
@@ -199,6 +197,11 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
     text += shell_command(words) + "\n";
   }
   return text;
+}
+
+std::string confidence_text(const Record& record) {
+  if (!has_confidence(record)) return "";
+  return record.exact() ? "exact" : fmt::format("{:.2g}", record.confidence);
 }
 
 double parse_confidence(const std::string& text) {

@@ -24,6 +24,10 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
 /// Returns one line that cites a record. The citation of a finding has the command that measures the result again.
 std::string citation(const Record& record);
 
+/// The confidence of a finding or a note for readers, "exact" for a finding about an exact figure. Empty for records
+/// of other kinds.
+std::string confidence_text(const Record& record);
+
 /// Parses a number from 0 to 1, or a word of to_gpu_forge(), which stands for the least confidence with this word.
 /// Throws BadInput.
 double parse_confidence(const std::string& text);

@@ -129,7 +129,6 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
   const Conclusion conclusion = conclusion_of(runs);
   const Verdict verdict = judge(hypothesis, conclusion);
   const std::string state(name(verdict.state));
-  const std::optional<double> sure = confidence(hypothesis, verdict, conclusion);
   const Json estimate = estimate_json(conclusion);
   const Told* told = latest_with(runs, state);
   Json ids = Json::array(), others = Json::array();
@@ -149,7 +148,7 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
           {"title", title_of(told, estimate, latest.data.at("hypothesis"))},
           {"verdict", {{"state", state}, {"reason", verdict.reason}}},
           {"advice", advice},
-          {"confidence", sure ? Json(rounded(*sure)) : Json(nullptr)},
+          {"confidence", rounded(confidence(hypothesis, verdict, conclusion))},
           {"estimate", short_estimate(estimate)},
           {"latest", latest.record->id},
           {"findings", ids},
@@ -159,12 +158,14 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
 }
 
 bool is_decided(const Json& claim) { return claim.at("verdict").at("state") != name(State::inconclusive); }
-bool is_doubtful(const Json& claim) { return is_decided(claim) && claim.at("confidence").is_number(); }
+/// Whether the verdict cannot be wrong in the next run, because the figure is exact.
+bool is_certain(const Json& claim) { return is_decided(claim) && is_exact(claim.at("estimate")); }
 
 Doubts doubts_of(const std::vector<Json>& claims) {
   Doubts doubts;
   for (const Json& claim : claims) {
-    if (is_doubtful(claim)) doubts[claim.at("measured")].push_back(1 - claim.at("confidence").get<double>());
+    if (!is_decided(claim) || is_certain(claim)) continue;
+    doubts[claim.at("measured")].push_back(1 - claim.at("confidence").get<double>());
   }
   return doubts;
 }
@@ -185,13 +186,12 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
     pooled.push_back(pooled_claim(key, all));
   }
-  // discoveries() gets all claims whose verdict may be wrong, decided or not. A claim without a confidence is exact,
-  // and is left out.
+  // discoveries() gets all claims whose verdict may be wrong, decided or not.
   std::vector<Json*> tested;
   std::map<std::string, int> claims_of;  // the number of claims that judge a measurement
   for (Json& claim : pooled) {
-    claim["advised"] = is_decided(claim) && claim.at("confidence").is_null();
-    if (claim.at("confidence").is_null()) continue;
+    claim["advised"] = is_certain(claim);
+    if (is_certain(claim)) continue;
     tested.push_back(&claim);
     ++claims_of[claim.at("measured")];
   }

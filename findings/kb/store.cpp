@@ -400,7 +400,6 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
     device = name.empty() ? text_at(record, "/run/device") : name;
     if (!name.empty() && units.is_number_integer()) device += fmt::format(", {} units", units.get<int64_t>());
   }
-  const Json confidence = record.value("confidence", Json());
   Statement row = database_.prepare(
       "INSERT INTO records(id, kind, experiment, device, domain, topic, claim_key, state, confidence, ts, title, line) "
       "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
@@ -412,9 +411,7 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
       .bind(6, text_at(record, finding ? "/data/hypothesis/id" : "/topic"))
       .bind(7, of_a_run ? key_of_run(run_id) : text_at(record, "/claim_key"))
       .bind(8, text_at(record, finding ? "/data/verdict/state" : "/status"))
-      .bind(9, confidence.is_number() ? confidence.get<double>()
-               : finding              ? 1.0
-                                      : 0.0)
+      .bind(9, record.contains("confidence") ? confidence_of(record) : 0.0)
       .bind(10, ts)
       .bind(11, text_at(record, "/title"))
       .bind(12, line);

@@ -43,7 +43,7 @@ struct Record {
   Json joined() const;
   /// The id of the record's run; not for notes.
   std::string run_id() const;
-  bool exact() const { return kind == "finding" && confidence == 1 && json().at("confidence").is_null(); }
+  bool exact() const { return kind == "finding" && confidence == 1 && is_exact(json().at("data").at("estimate")); }
 };
 
 /// `kind` is the record's kind: "finding", "measurement" or "run".

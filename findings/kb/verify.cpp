@@ -221,13 +221,7 @@ void verify_second_finding(const Json& record, Problems& problems) {
   }
   const Verdict verdict = judge(hypothesis, conclusion);
   verify_verdict(data, verdict, problems);
-  const std::optional<double> sure = confidence(hypothesis, verdict, conclusion);
-  const Json& stated = record.at("confidence");
-  const auto shown = [](const Json& value) { return value.is_null() ? std::string("null") : value.dump(); };
-  const Json computed = sure ? Json(*sure) : Json(nullptr);
-  if (stated.is_null() != computed.is_null() || (sure && !agree(stated, *sure))) {
-    problems.push_back(fmt::format("confidence: is {}, computed again {}", shown(stated), shown(computed)));
-  }
+  expect("confidence", confidence_of(record), confidence(hypothesis, verdict, conclusion), problems);
   const Json& compare = data.at("compare");
   const Json scope = data.value("/compare/time/0/scope"_json_pointer, Json());
   expect("claim_key", record.at("claim_key"),

@@ -220,8 +220,8 @@ def next_of(findings):
 
 def figure_text(findings):
     """Returns the figures of findings, with the interval of the next run and the lowest confidence. Exact figures have
-    no interval and no confidence."""
-    doubts = [finding for finding in findings if finding["confidence"] is not None]
+    no interval, and their confidence is not told."""
+    doubts = [finding for finding in findings if not rec.is_exact(finding)]
     if not doubts:
         return f"{rec.figures(findings)}, exact"
     least = rec.confidence_text(min(doubts, key=lambda finding: finding["confidence"]))

@@ -110,6 +110,8 @@ def load(paths):
                 schema = record["schema"]
                 if schema != "note/1":
                     record["file"] = path.name
+                    if record.get("confidence", 1) is None:  # older findings about exact figures
+                        record["confidence"] = 1
                     kinds[schema][record["id"]] = record
             except (ValueError, KeyError, TypeError, RecursionError):  # RecursionError: very many nested brackets
                 problems.append(f"{path} line {number}: no record")
@@ -295,7 +297,7 @@ def doubts(findings):
     printed sum that lies halfway between two tenths."""
     found = collections.defaultdict(list)
     for finding in findings:
-        if finding["data"]["verdict"]["state"] != "inconclusive" and finding["confidence"] is not None:
+        if finding["data"]["verdict"]["state"] != "inconclusive" and not is_exact(finding):
             found[measured_by(finding)].append(1 - fractions.Fraction(repr(finding["confidence"])))
     return found
 
@@ -319,8 +321,14 @@ def wrong_text(findings):
             f"{expected_wrong_text(findings)} are expected to be wrong in the next run.")
 
 
+def is_exact(finding):
+    """Returns whether the finding has a verdict about an exact figure, such as a count."""
+    data = finding["data"]
+    return data["estimate"].get("scale") == "exact" and data["verdict"]["state"] != "inconclusive"
+
+
 def confidence_text(finding):
-    return "exact" if finding["confidence"] is None else f"{finding['confidence']:.2g}"
+    return "exact" if is_exact(finding) else f"{finding['confidence']:.2g}"
 
 
 def next_text(*estimates):

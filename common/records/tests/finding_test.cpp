@@ -96,12 +96,17 @@ TEST(MakeFinding, HasEveryField) {
   EXPECT_EQ(data["run"], "r1");
 }
 
-TEST(MakeFinding, ACountHasNoConfidence) {
+TEST(MakeFinding, ACountIsCertain) {
   Conclusion c = compared();
   c.exact = true;
   const Json finding = finding_of(c);
-  EXPECT_TRUE(finding["confidence"].is_null());
+  EXPECT_EQ(finding["confidence"], 1);
   EXPECT_EQ(finding["data"]["estimate"]["scale"], "exact");
+  EXPECT_TRUE(is_exact(finding["data"]["estimate"]));
+  EXPECT_FALSE(is_exact(finding_of(compared())["data"]["estimate"]));
+  Json older = finding;
+  older["confidence"] = nullptr;
+  EXPECT_EQ(confidence_of(older), 1);
 }
 
 TEST(ClaimKey, HasTheDefinitionOfTheFigure) {

@@ -695,6 +695,7 @@ TEST_F(KbCliTest, ShowsTheRunOfAFindingOfTheSecondSchema) {
   EXPECT_NE(run({"cite", id}).out.find("commit 0123456789ab"), std::string::npos);
   EXPECT_NE(run({"show", exact["id"]}).out.find("exact"), std::string::npos);
   EXPECT_NE(run({"list"}).out.find("exact"), std::string::npos);
+  EXPECT_EQ(json_lines(run({"list", "--json", "--min-confidence", "1"}).out).at(0)["confidence"], 1);
   EXPECT_NE(run({"export", "--format", "md"}).out.find("confidence exact"), std::string::npos);
   EXPECT_EQ(json_lines(run({"list", "--json", "--kind", "run"}).out).at(0)["run"], "r1");
   EXPECT_NE(run({"show", header()["id"]}).out.find("clang 19"), std::string::npos);

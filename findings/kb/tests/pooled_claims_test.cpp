@@ -127,18 +127,23 @@ TEST(Discoveries, CountAMeasurementOnce) {
 
 TEST(ExpectedWrong, CountsAMeasurementOnce) {
   const auto claim = [](const char* measured, double confidence) -> Json {
-    return {{"verdict", {{"state", "refuted"}}}, {"confidence", confidence}, {"measured", measured}};
+    return {{"verdict", {{"state", "refuted"}}},
+            {"estimate", {{"scale", "log"}}},
+            {"confidence", confidence},
+            {"measured", measured}};
   };
   EXPECT_NEAR(expected_wrong({claim("a", 0.8), claim("a", 0.6), claim("b", 0.9)}), 0.3 + 0.1, 1e-9);
 }
 
 TEST(ExpectedWrong, SumsTheDoubtsOfDecidedClaims) {
-  int count = 0;
-  const auto claim = [&count](const char* state, const Json& confidence) -> Json {
-    return {{"verdict", {{"state", state}}}, {"confidence", confidence}, {"measured", std::to_string(++count)}};
+  const auto claim = [](const char* state, double confidence, const char* measured, const char* scale) -> Json {
+    return {{"verdict", {{"state", state}}},
+            {"estimate", {{"scale", scale}}},
+            {"confidence", confidence},
+            {"measured", measured}};
   };
-  EXPECT_NEAR(expected_wrong({claim("supported", 0.8), claim("refuted", 0.7), claim("inconclusive", 0.5),
-                              claim("supported", nullptr)}),
+  EXPECT_NEAR(expected_wrong({claim("supported", 0.8, "a", "log"), claim("refuted", 0.7, "b", "log"),
+                              claim("inconclusive", 0.5, "c", "log"), claim("supported", 1, "a", "exact")}),
               0.2 + 0.3, 1e-9)
       << "the inconclusive claim and the exact claim must count nothing";
 }
@@ -185,7 +190,7 @@ TEST(PooledClaims, AClaimAboutACountIsExact) {
   const std::vector<Json> claims = pooled_claims(records_of({header(), exact_finding(2)}));
   ASSERT_EQ(claims.size(), 1u);
   EXPECT_EQ(claims[0]["estimate"]["scale"], "exact");
-  EXPECT_TRUE(claims[0]["confidence"].is_null());
+  EXPECT_EQ(claims[0]["confidence"], 1);
   EXPECT_EQ(claims[0]["wrong"], 0);
   EXPECT_EQ(claims[0]["advised"], true);
 }

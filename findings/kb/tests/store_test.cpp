@@ -278,11 +278,14 @@ TEST_F(StoreTest, AFindingGetsTheHeaderOfItsRun) {
 }
 
 TEST_F(StoreTest, AnExactFindingPassesEveryMinConfidence) {
-  take_records({exact_finding(2), second_finding({1.5, 1.5})});
-  EXPECT_EQ(store_.list({.min_confidence = 0.99}).size(), 1u);
+  Json older = exact_finding(3);
+  older["confidence"] = nullptr;
+  take_records({exact_finding(2), second_finding({1.5, 1.5}), with_id(older)});
+  EXPECT_EQ(store_.list({.min_confidence = 0.99}).size(), 2u);
+  EXPECT_TRUE(store_.list({}).at(2).exact());
   EXPECT_TRUE(store_.list({}).at(0).exact());
   EXPECT_FALSE(store_.list({}).at(1).exact());
-  EXPECT_EQ(store_.stats()["findings"]["by_confidence"], parse_json(R"({"0.8": 1, "exact": 1})"));
+  EXPECT_EQ(store_.stats()["findings"]["by_confidence"], parse_json(R"({"0.8": 1, "exact": 2})"));
 }
 
 TEST_F(StoreTest, OneKeyForFindingsOfBothSchemas) {

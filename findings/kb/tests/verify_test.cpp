@@ -159,7 +159,9 @@ TEST(Verify, ReportsEachFieldOfFinding2ThatContradictsTheOtherFields) {
   EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{"estimate.next_hi: is 2.5, computed again 2"});
   record = exact_finding(2);
   record["confidence"] = 0.8;
-  EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{"confidence: is 0.8, computed again null"});
+  EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{"confidence: is 0.8, computed again 1"});
+  record["confidence"] = nullptr;
+  EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{}) << "older records have null";
 }
 
 TEST(Verify, AFigureThatIsNotPooledInLogarithmsIsCheckedWithItsUnit) {
