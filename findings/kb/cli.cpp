@@ -41,6 +41,7 @@ constexpr const char* summary = "The knowledge base: searches, checks and compar
 constexpr const char* footer = R"(
 DATABASE
   --db FILE, else $KB_DB, else $XDG_DATA_HOME/attention-proto/kb.sqlite, else ~/.local/share/attention-proto/kb.sqlite.
+  FILE is the path of a file, not one of SQLite's special names (:memory:, file:...).
   ingest and add create the file if it is missing. Several processes may use the file at once. If the file or its
   folder cannot be written, commands that only read still work; ingest, add and dedup --apply end with status 2.
 
@@ -113,7 +114,16 @@ struct Arguments {
   std::string a, b, by = "file", out;
   double floor_percent = 2;
 
-  std::string path() const { return db.empty() ? default_path() : db; }
+  std::string path() const {
+    std::string path = db.empty() ? default_path() : db;
+    if (path == ":memory:" || path.starts_with("file:")) {
+      throw BadInput(
+          fmt::format("'{}': SQLite takes this name for a database that is no plain file; --db and KB_DB take "
+                      "the path of a file, such as ./kb.sqlite",
+                      path));
+    }
+    return path;
+  }
   Store read() const { return Store::open(path(), Store::Mode::read); }
   Store write() const { return Store::open(path(), Store::Mode::write); }
 };

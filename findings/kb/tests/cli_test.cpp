@@ -507,6 +507,25 @@ TEST_F(KbCliTest, ComparesFilesDevicesAndCommits) {
   EXPECT_EQ(run({"compare", "--by", "commit", "0123456", "0000000"}).status, 2);
 }
 
+// SQLite would keep nothing of a knowledge base with such a name, or would keep it under another name.
+TEST_F(KbCliTest, RefusesTheSpecialNamesOfSQLite) {
+  for (const char* name : {":memory:", "file::memory:", "file:kb.sqlite?mode=memory"}) {
+    for (const std::vector<std::string>& command : {std::vector<std::string>{"ingest", records_}, {"stats"}}) {
+      std::vector<std::string> words = {"--db", name};
+      words.insert(words.end(), command.begin(), command.end());
+      const Outcome outcome = run(words);
+      EXPECT_EQ(outcome.status, 2) << name;
+      EXPECT_EQ(outcome.out, "");
+      EXPECT_EQ(lines_of(outcome.err).size(), 1u) << outcome.err;
+      EXPECT_NE(outcome.err.find(name), std::string::npos) << outcome.err;
+      setenv("KB_DB", name, 1);
+      EXPECT_EQ(run(command).status, 2) << name;
+      unsetenv("KB_DB");
+    }
+  }
+  EXPECT_EQ(run({"--db", "", "ingest", records_}).status, 2);
+}
+
 TEST_F(KbCliTest, AFindingAboutTwoDevicesDoesNotMakeANameAmbiguous) {
   ASSERT_EQ(run({"ingest", write("a.jsonl", {measurement(shape(64), 1e-3, "X, 2 units"),
                                              measurement(shape(64), 2e-3, "Y, 2 units"),
@@ -630,7 +649,7 @@ TEST_F(KbCliTest, AFileThatIsNoSoundDatabaseGivesOneLineOfError) {
 TEST_F(KbCliTest, AnyNameIsTheNameOfAFile) {
   const fs::path before = fs::current_path();
   fs::current_path(path("."));
-  for (const char* name : {"file:x?mode=memory", "a b \u00fc.sqlite", "%20?#"}) {
+  for (const char* name : {"./file:x?mode=memory", "a b \u00fc.sqlite", "%20?#"}) {
     EXPECT_EQ(run({"--db", name, "ingest", records_}).status, 0) << name;
     EXPECT_TRUE(fs::exists(name)) << name;
     EXPECT_EQ(lines_of(run({"--db", name, "list"}).out).size(), 3u) << name;
