@@ -12,6 +12,8 @@
 #include <span>
 #include <vector>
 
+#include "common/records/timing.h"
+
 namespace attn {
 
 /// One process's estimate of a figure.
@@ -50,6 +52,11 @@ struct Pooled {
 /// of `unit`. The next run is assumed to have as many processes as the last session. Throws std::invalid_argument
 /// without parts, and for a value that is not above 0 if `relative`.
 Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relative, double unit = 1);
+
+/// Returns the ratio of two positive figures, B / A, with its 95 % interval. Each of the two groups of sessions
+/// measured one of the figures. Without a difference between the figures, the interval contains 1 in 95 % of all pairs
+/// of groups. Throws as pool() does.
+Estimate pooled_ratio(std::span<const Session> a, std::span<const Session> b, const Spread& prior);
 
 /// The probability that the estimate of a new run lies on the same side of `threshold` as `pooled.value`.
 double same_side(const Pooled& pooled, double threshold, bool relative);

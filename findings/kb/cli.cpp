@@ -662,10 +662,10 @@ int run_cite(const Arguments& given) {
   return 0;
 }
 
-Side side_of_file(const std::string& name, bool& bad) {
+Side side_of_files(const std::string& path, bool& bad) {
   Store store = Store::open(":memory:", Store::Mode::write);
-  bad |= !ingest(store, name).bad.empty();
-  return {name, store.list({})};
+  for (const std::string& file : record_files(path)) bad |= !ingest(store, file).bad.empty();
+  return {path, store.list({})};
 }
 
 Side side_of_device(const std::vector<Record>& records, const std::string& device) {
@@ -690,19 +690,19 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
 }
 
 Json to_json(const Compared& one) {
-  const auto figure = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+  const auto figure = [&](double Estimate::* value) { return one.ratio ? Json((*one.ratio).*value) : Json(nullptr); };
   return {{"change", name(one.change)},
           {"regression", one.regression},
           {"experiment", one.experiment},
           {"config", one.config.key()},
           {"scope", one.scope},
-          {"ratio", figure(one.ratio)},
-          {"ci_lo", figure(one.ci_lo)},
-          {"ci_hi", figure(one.ci_hi)},
+          {"ratio", figure(&Estimate::value)},
+          {"ci_lo", figure(&Estimate::ci_lo)},
+          {"ci_hi", figure(&Estimate::ci_hi)},
           {"floor", one.floor},
           {"reason", one.reason},
-          {"a", {{"id", one.id_a}, {"device", one.device_a}}},
-          {"b", {{"id", one.id_b}, {"device", one.device_b}}}};
+          {"a", {{"id", one.id_a}, {"device", one.device_a}, {"runs", one.runs_a}}},
+          {"b", {{"id", one.id_b}, {"device", one.device_b}, {"runs", one.runs_b}}}};
 }
 
 /// Returns a table for each experiment, with the configurations whose times are compared. Below the table are the
@@ -735,7 +735,7 @@ std::string printed(const std::vector<Compared>& configurations) {
         continue;
       }
       const std::string figures =
-          fmt::format("{} {:.4g} [{:.4g}, {:.4g}]", change, *one->ratio, *one->ci_lo, *one->ci_hi);
+          fmt::format("{} {:.4g} [{:.4g}, {:.4g}]", change, one->ratio->value, one->ratio->ci_lo, one->ratio->ci_hi);
       table.rows.push_back(
           {one->config, {figures, devices.size() > 1 ? one->device_a : "", fmt::format("{:.2g}", one->floor)}});
     }
@@ -753,8 +753,8 @@ int run_compare(const Arguments& given) {
   bool bad = false;
   Side a, b;
   if (given.by == "file") {
-    a = side_of_file(given.a, bad);
-    b = side_of_file(given.b, bad);
+    a = side_of_files(given.a, bad);
+    b = side_of_files(given.b, bad);
   } else {
     const std::vector<Record> records = given.read().list(given.filter);
     if (given.by == "device") {
@@ -788,11 +788,14 @@ int run_compare(const Arguments& given) {
     if (given.json) to_stderr(text + "\n");
     if (!given.json) print(wrapped(text, output_width(), 2));
   }
+  const bool wide = std::ranges::any_of(result.configurations, [](const Compared& one) {
+    return one.change == Change::unclear && one.ratio && !one.busy;
+  });
   const std::string counts = fmt::format(
       "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} correct in A and "
-      "neither correct nor skipped in B; {} configurations only in A, {} only in B",
+      "neither correct nor skipped in B; {} configurations only in A, {} only in B{}",
       b.label, a.label, result.faster, result.slower, result.same, result.unclear, result.broken, result.only_a,
-      result.only_b);
+      result.only_b, wide ? "; more runs on each side narrow the intervals" : "");
   if (!given.json) print(wrapped(printable(with_one_unit(counts)), output_width(), 2));
   return result.regression() || bad ? 1 : 0;
 }
@@ -920,13 +923,13 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
       "say for each configuration (case of an experiment) if B is FASTER, SLOWER, the SAME or UNCLEAR. Exit 1 if "
       "a configuration is slower in B, or correct in A and neither correct nor skipped in B",
       run_compare);
-  text(sub, "A", given.a, "", "record file, device or commit")->required();
-  text(sub, "B", given.b, "", "record file, device or commit")->required();
-  text(sub, "--by", given.by, "WHAT", "what A and B name: file (default), or device or commit of the knowledge base");
-  number_option(
-      *sub, "--floor", given.floor_percent, 0.0, 100.0, "PERCENT",
-      "differences up to PERCENT (default 2) count as noise between runs. If the findings of the records have a\n"
-      "higher noise floor, the higher floor counts");
+  text(sub, "A", given.a, "", "folder or file of records, device or commit")->required();
+  text(sub, "B", given.b, "", "folder or file of records, device or commit")->required();
+  text(sub, "--by", given.by, "WHAT",
+       "what A and B name: file (default; also a folder), or device or commit of the knowledge base");
+  number_option(*sub, "--floor", given.floor_percent, 0.0, 100.0, "PERCENT",
+                "differences up to PERCENT (default 2) count as noise. If the findings of the records have a\n"
+                "higher noise floor, the higher floor counts");
   text(sub, "--proto", given.filter.experiment, "P",
        "with --by device or commit: only experiments whose name begins with P");
   return commands;

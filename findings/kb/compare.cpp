@@ -1,28 +1,69 @@
 #include "findings/kb/compare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "common/base/error.h"
-#include "common/records/timing.h"
+#include "common/base/text_table.h"
+#include "common/records/spread.h"
 #include "findings/kb/check.h"
+#include "findings/kb/runs.h"
 
 namespace attn::kb {
 namespace {
 
-struct Latest {
-  Json json;
-  std::string device, ts;
+/// The measurements of a configuration on one side.
+struct Measured {
+  std::string device;
+  std::vector<std::pair<std::string, Json>> by_time;  // the time of each record, and the record
+  const Json& latest() const { return by_time.back().second; }
 };
 
-std::optional<Interval> time_of(const Json& measurement, const std::string& scope) {
+std::optional<Part> time_of(const Json& measurement, const std::string& scope) {
   for (const Json& time : measurement.at("time")) {
-    if (time.at("scope") == scope) return Interval{time.at("median_s"), time.at("ci_lo_s"), time.at("ci_hi_s")};
+    if (time.at("scope") == scope) return part_of(time, "median_s", "ci_lo_s", "ci_hi_s", time.at("rounds"), 1);
   }
   return std::nullopt;
+}
+
+/// Measurements with equal results of this function ran the same code.
+std::string same_code_key(const Json& measurement, const std::string& scope) {
+  const Code code = code_of(measurement);
+  std::string key = fmt::format("{}", fmt::join(code, "\n"));
+  if (scope == "host" || code.empty()) {
+    for (const char* field : {"/run/commit", "/run/diff"})
+      key += "\n" + measurement.value(Json::json_pointer(field), Json()).dump();
+  }
+  return key;
+}
+
+/// The runs from which the time of one side is pooled.
+struct Pool {
+  std::vector<Session> quiet, busy;
+  std::string sign;  // how the latest busy run says that the machine was busy
+};
+
+Pool pool_of(const Measured& measured, const std::string& scope) {
+  const std::string code = same_code_key(measured.latest(), scope);
+  std::map<std::string, const Json*> runs;
+  for (const auto& [ts, json] : measured.by_time) {
+    if (json.at("status") == "ok" && same_code_key(json, scope) == code) runs[json.at("run_id")] = &json;
+  }
+  Pool pool;
+  for (const auto& [run, json] : runs) {
+    const auto time = time_of(*json, scope);
+    if (!time) continue;
+    const std::string sign = json->value("busy", "");
+    (sign.empty() ? pool.quiet : pool.busy).push_back({*time});
+    if (!sign.empty()) pool.sign = sign;
+  }
+  return pool;
 }
 
 std::set<std::string> devices(const Side& side) {
@@ -48,17 +89,20 @@ std::string key_of(const std::string& experiment, const Json& config, const std:
   return key + "\n" + device;
 }
 
-std::map<std::string, Latest> latest_of(const Side& side, bool by_device) {
-  std::map<std::string, Latest> latest;
+std::map<std::string, Measured> measured_of(const Side& side, bool by_device) {
+  std::map<std::string, Measured> measured;
   for (const Record& record : side.records) {
     if (record.kind != "measurement") continue;
     Json json = record.json();
-    const std::string key = key_of(record.experiment, json.at("case"), apart(record.device, by_device));
-    Latest& one = latest[key];
-    if (one.ts <= record.ts) one = {std::move(json), record.device, record.ts};  // files of runs arrive in any order
+    Measured& one = measured[key_of(record.experiment, json.at("case"), apart(record.device, by_device))];
+    one.device = record.device;
+    one.by_time.emplace_back(record.ts, std::move(json));
   }
-  if (latest.empty()) throw BadInput(fmt::format("{}: there are no measurements to compare", side.label));
-  return latest;
+  if (measured.empty()) throw BadInput(fmt::format("{}: there are no measurements to compare", side.label));
+  for (auto& [key, one] : measured) {  // files of runs arrive in any order
+    std::ranges::stable_sort(one.by_time, {}, &std::pair<std::string, Json>::first);
+  }
+  return measured;
 }
 
 /// The A/A floors of a side. A configuration that no finding of the side compares has the median of all floors.
@@ -141,8 +185,22 @@ std::vector<std::string> notes_about_machines(const Side& a, const Side& b) {
   return notes;
 }
 
-/// Judges a configuration that both sides have.
-void judge_pair(const Json& a, const Json& b, Compared& result) {
+/// Of two devices, the larger spread counts.
+Spread spread_between(const Compared& pair) {
+  const auto of = [&](const std::string& device) { return spread_of(device, pair.experiment, FigureKind::absolute); };
+  const Spread a = of(pair.device_a), b = of(pair.device_b);
+  return a.scale < b.scale ? b : a;
+}
+
+/// How a side of a comparison was disturbed.
+struct Busy {
+  size_t configurations = 0;
+  std::string sign;
+};
+
+/// Judges a configuration that both sides have. Counts it in `busy_a` or `busy_b` if the side has only busy runs.
+void judge_pair(const Measured& of_a, const Measured& of_b, Compared& result, Busy& busy_a, Busy& busy_b) {
+  const Json &a = of_a.latest(), &b = of_b.latest();
   const std::string status_a = a.at("status"), status_b = b.at("status");
   if (status_a != "ok" || status_b != "ok") {
     const auto side = [](const char* label, const std::string& status, const Json& json) {
@@ -154,13 +212,23 @@ void judge_pair(const Json& a, const Json& b, Compared& result) {
     return;
   }
   for (const char* scope : {"device_hot", "device_cold", "host"}) {
-    const auto time_a = time_of(a, scope), time_b = time_of(b, scope);
-    if (!time_a || !time_b) continue;
+    if (!time_of(a, scope) || !time_of(b, scope)) continue;
     result.scope = scope;
-    result.ratio = time_b->median_s / time_a->median_s;
-    result.ci_lo = time_b->ci_lo_s / time_a->ci_hi_s;
-    result.ci_hi = time_b->ci_hi_s / time_a->ci_lo_s;
-    result.change = judge_change(*time_a, *time_b, result.floor, result.reason);
+    const Pool pool_a = pool_of(of_a, scope), pool_b = pool_of(of_b, scope);
+    const auto& runs_a = pool_a.quiet.empty() ? pool_a.busy : pool_a.quiet;
+    const auto& runs_b = pool_b.quiet.empty() ? pool_b.busy : pool_b.quiet;
+    result.runs_a = runs_a.size();
+    result.runs_b = runs_b.size();
+    result.ratio = pooled_ratio(runs_a, runs_b, spread_between(result));
+    result.change = judge_change(*result.ratio, result.floor, result.reason);
+    for (const auto& [name, pool, busy] : {std::tuple("A", &pool_a, &busy_a), {"B", &pool_b, &busy_b}}) {
+      if (!pool->quiet.empty()) continue;
+      ++busy->configurations;
+      busy->sign = pool->sign;
+      result.busy = true;
+      result.change = Change::unclear;
+      result.reason = fmt::format("the machine was busy while {} was measured: {}", name, pool->sign);
+    }
     result.regression = result.change == Change::slower;
     return;
   }
@@ -183,9 +251,8 @@ std::string_view name(Change change) {
   throw std::logic_error("name(Change): no such change");
 }
 
-Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason) {
-  const double ratio = b.median_s / a.median_s;
-  const double lo = b.ci_lo_s / a.ci_hi_s, hi = b.ci_hi_s / a.ci_lo_s;
+Change judge_change(const Estimate& estimate, double floor, std::string& reason) {
+  const auto [ratio, lo, hi] = estimate;
   const std::string figures = fmt::format("{:.4g} [{:.4g}, {:.4g}] of the time", ratio, lo, hi);
   if (lo >= 1 - floor && hi <= 1 + floor) {
     reason = fmt::format("{} is within the floor of {:.2g}", figures, floor);
@@ -205,23 +272,24 @@ Change judge_change(const Interval& a, const Interval& b, double floor, std::str
 
 Comparisons compare(const Side& a, const Side& b, double min_floor) {
   const bool by_device = devices(a).size() > 1 || devices(b).size() > 1;
-  const auto latest_a = latest_of(a, by_device), latest_b = latest_of(b, by_device);
+  const auto measured_a = measured_of(a, by_device), measured_b = measured_of(b, by_device);
   const Floors floors_a(a, by_device), floors_b(b, by_device);
 
   Comparisons result;
   result.notes = notes_about_machines(a, b);
   bool common = false;
-  const auto add = [&](const std::string& key, const Latest* one, const Latest* other) {
-    const Json& any = (one ? one : other)->json;
+  Busy busy_a, busy_b;
+  const auto add = [&](const std::string& key, const Measured* one, const Measured* other) {
+    const Json& any = (one ? one : other)->latest();
     Compared compared;
     compared.experiment = any.at("experiment");
     compared.config = Case::from_json(any.at("case"));
-    if (one) compared.device_a = one->device, compared.id_a = one->json.at("id");
-    if (other) compared.device_b = other->device, compared.id_b = other->json.at("id");
+    if (one) compared.device_a = one->device, compared.id_a = one->latest().at("id");
+    if (other) compared.device_b = other->device, compared.id_b = other->latest().at("id");
     compared.floor = std::max({floors_a.of(key), floors_b.of(key), min_floor});
     if (one && other) {
       common = true;
-      judge_pair(one->json, other->json, compared);
+      judge_pair(*one, *other, compared, busy_a, busy_b);
     } else {
       compared.reason = one ? "only A has this configuration" : "only B has this configuration";
     }
@@ -236,12 +304,19 @@ Comparisons compare(const Side& a, const Side& b, double min_floor) {
     }
     result.configurations.push_back(std::move(compared));
   };
-  for (const auto& [key, one] : latest_a) {
-    const auto other = latest_b.find(key);
-    add(key, &one, other == latest_b.end() ? nullptr : &other->second);
+  for (const auto& [key, one] : measured_a) {
+    const auto other = measured_b.find(key);
+    add(key, &one, other == measured_b.end() ? nullptr : &other->second);
   }
-  for (const auto& [key, other] : latest_b) {
-    if (!latest_a.contains(key)) add(key, nullptr, &other);
+  for (const auto& [key, other] : measured_b) {
+    if (!measured_a.contains(key)) add(key, nullptr, &other);
+  }
+  for (const auto& [name, busy] : {std::pair("A", &busy_a), {"B", &busy_b}}) {
+    if (busy->configurations == 0) continue;
+    result.notes.push_back(
+        fmt::format("the machine was busy while {} measured {} ({}): the comparison is UNCLEAR; "
+                    "measure again when it is quiet",
+                    name, counted(busy->configurations, "configuration"), busy->sign));
   }
   if (!common) throw BadInput(fmt::format("{} and {} have no configuration in common", a.label, b.label));
   return result;

@@ -14,30 +14,27 @@ namespace attn::kb {
 enum class Change { faster, slower, same, unclear };
 std::string_view name(Change change);  // "FASTER", ...
 
-/// A median time with its 95 % interval, in seconds.
-struct Interval {
-  double median_s = 0, ci_lo_s = 0, ci_hi_s = 0;
-};
-
-/// Judges the ratio B / A of two runs' times. `floor`: a ratio from 1 - floor to 1 + floor may be noise.
+/// Judges the ratio B / A of two times by the ratio's interval (pooled_ratio()). `floor`: a ratio from 1 - floor to
+/// 1 + floor may be noise.
 ///   faster, slower  the ratio is farther from 1 than the floor, and its interval lies on one side of 1
 ///   same            the whole interval lies between 1 - floor and 1 + floor
 ///   unclear         all other ratios
-/// The two runs were not interleaved. So the ratio's interval reaches from (lower end of B) / (upper end of A) to
-/// (upper end of B) / (lower end of A). Sets `reason` to a sentence with the figures.
-Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason);
+/// Sets `reason` to a sentence with the figures.
+Change judge_change(const Estimate& ratio, double floor, std::string& reason);
 
 /// A configuration of A, B or both, and its comparison. If A or B lacks it, the device and the id of that side are
 /// empty.
 struct Compared {
   std::string experiment;
   Case config;
-  std::string device_a, device_b, id_a, id_b;
+  std::string device_a, device_b, id_a, id_b;  // the ids of the latest measurements
+  size_t runs_a = 0, runs_b = 0;               // the numbers of runs that the ratio is pooled from
   Change change = Change::unclear;
   std::string reason;
-  std::string scope;                          // device_hot, device_cold or host
-  std::optional<double> ratio, ci_lo, ci_hi;  // B / A of time
+  std::string scope;              // device_hot, device_cold or host
+  std::optional<Estimate> ratio;  // B / A of time
   double floor = 0;
+  bool busy = false;        // all runs of a side ran on a busy machine
   bool regression = false;  // B is slower; or A's status is ok, and B's status is neither ok nor skipped
 };
 
@@ -45,8 +42,8 @@ struct Comparisons {
   std::vector<Compared> configurations;
   // Numbers of configurations. broken: regressions without a ratio; they do not count as unclear.
   int64_t faster = 0, slower = 0, same = 0, unclear = 0, broken = 0, only_a = 0, only_b = 0;
-  // A sentence for each device that A and B measured on different machines, with the ceilings (the device's highest
-  // measured rates) that both sides have.
+  // Sentences about sides that measured on a busy machine, and about each device that A and B measured on different
+  // machines, with the ceilings (the device's highest measured rates) that both sides have.
   std::vector<std::string> notes = {};
   bool regression() const { return slower + broken > 0; }
 };
@@ -58,9 +55,12 @@ struct Side {
   std::vector<Record> records;
 };
 
-/// Compares the latest measurements of each configuration. If a side has several devices, each device is compared with
-/// the device of the same name. Otherwise A's device is compared with B's device, unless their names differ and one
-/// device is emulated. The floor of a configuration is the largest of `min_floor`, A's floor and B's floor. A side's
+/// Compares the times of each configuration. A side's time is pooled from its runs with the code of its latest
+/// measurement (for a time of the host: with the commit). The interval of B / A includes the spread between runs of the
+/// device (spread_of()); of two devices the larger spread counts. A run on a busy machine does not count; if a side has
+/// no other run, the change is unclear. If a side has several devices, each device is compared with the device of the
+/// same name. Otherwise A's device is compared with B's device, unless their names differ and one device is emulated.
+/// The floor of a configuration is the largest of `min_floor`, A's floor and B's floor. A side's
 /// floor is the largest A/A floor of the side's findings that compare the configuration; without such a finding, the
 /// median of all A/A floors of the side; without any A/A floor, 0. Throws BadInput if a side has no measurement, or if
 /// the sides have no configuration in common.

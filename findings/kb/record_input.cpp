@@ -140,6 +140,21 @@ RecordInput::RecordInput(const std::string& name) : std::istream(nullptr), buffe
 
 RecordInput::~RecordInput() = default;
 
+std::vector<std::string> record_files(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return {path};
+  std::vector<std::string> files;
+  for (std::filesystem::recursive_directory_iterator at(path, error), end; at != end; at.increment(error)) {
+    const std::string name = at->path().string();
+    const bool records = name.ends_with(".jsonl") || name.ends_with(".jsonl.gz");
+    if (records && !name.ends_with(".samples.jsonl") && at->is_regular_file()) files.push_back(name);
+  }
+  if (error) throw BadInput(fmt::format("{}: cannot be read: {}", path, error.message()));
+  if (files.empty()) throw BadInput(fmt::format("{}: has no record files (.jsonl or .jsonl.gz)", path));
+  std::ranges::sort(files);
+  return files;
+}
+
 void require_output(const std::string& out, const std::vector<std::string>& files) {
   std::error_code none;
   if (std::filesystem::is_directory(out, none)) throw BadInput(fmt::format("--out {}: is a folder; name a file", out));

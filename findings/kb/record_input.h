@@ -28,6 +28,10 @@ class RecordInput : public std::istream {
   std::unique_ptr<Buffer> buffer_;
 };
 
+/// Returns the files of records (*.jsonl, *.jsonl.gz; no samples) in a folder and its subfolders, sorted by name; or
+/// `path` itself if it is no folder. Throws BadInput for a folder without such files, and for one that cannot be read.
+std::vector<std::string> record_files(const std::string& path);
+
 /// Throws BadInput if `out`, a file that will be replaced, is a folder or one of `files`, which will be read.
 void require_output(const std::string& out, const std::vector<std::string>& files);
 

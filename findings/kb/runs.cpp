@@ -23,11 +23,6 @@ int least_rounds(const Json& compare) {
   return rounds;
 }
 
-Part part_of(const Json& estimate, const char* value, int rounds, int process) {
-  const double lo = estimate.at("ci_lo"), hi = estimate.at("ci_hi");
-  return {.process = process, .value = estimate.at(value), .error = (hi - lo) / interval_in_errors, .rounds = rounds};
-}
-
 Json at(const Json& json, const char* pointer) {
   return json.is_object() ? json.value(Json::json_pointer(pointer), Json()) : Json();
 }
@@ -58,6 +53,11 @@ double log_likelihood(const std::vector<Distance>& distances, const Spread& spre
 double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }
 
 }  // namespace
+
+Part part_of(const Json& json, const char* value, const char* lo, const char* hi, int rounds, int process) {
+  const double width = json.at(hi).get<double>() - json.at(lo).get<double>();
+  return {.process = process, .value = json.at(value), .error = width / interval_in_errors, .rounds = rounds};
+}
 
 std::vector<Json> kernels_of(const Json& measurement) {
   std::vector<Json> found;
@@ -123,9 +123,10 @@ Run run_of(const Record& finding, const Json& joined, const Codes& codes) {
   if (!compare.is_null()) {
     const Json parts = compare.value("parts", Json::array());
     for (const Json& part : parts) {
-      run.ratio.push_back(part_of(part, "ratio", least_rounds(part), static_cast<int>(run.ratio.size()) + 1));
+      run.ratio.push_back(
+          part_of(part, "ratio", "ci_lo", "ci_hi", least_rounds(part), static_cast<int>(run.ratio.size()) + 1));
     }
-    if (parts.empty()) run.ratio = {part_of(compare, "ratio", least_rounds(compare), 1)};
+    if (parts.empty()) run.ratio = {part_of(compare, "ratio", "ci_lo", "ci_hi", least_rounds(compare), 1)};
     run.unit = compare.at("ratio");
   }
   if (second) {
@@ -139,7 +140,8 @@ Run run_of(const Record& finding, const Json& joined, const Codes& codes) {
     run.exact = estimate.at("scale") == "exact";
     run.unit = estimate.value("unit", run.unit);
   } else {
-    run.session = {part_of(estimate, "value", least_rounds(compare.is_null() ? Json::object() : compare), 1)};
+    run.session = {
+        part_of(estimate, "value", "ci_lo", "ci_hi", least_rounds(compare.is_null() ? Json::object() : compare), 1)};
     run.exact = !(run.session[0].error > 0);
     run.relative = compare.is_null() || estimate.at("value") == compare.at("ratio");
   }

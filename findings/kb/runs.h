@@ -35,6 +35,10 @@ struct Run {
   bool exact = false;    // the figure has no error
   double unit = 1;       // if not `relative`: the figure's derivative with respect to the logarithm of its ratios
 };
+/// Returns a figure of a record with a 95 % interval, in the fields `value`, `lo` and `hi` of `json`, as the estimate
+/// of one process.
+Part part_of(const Json& json, const char* value, const char* lo, const char* hi, int rounds, int process);
+
 /// Takes Run::code from the finding's data.code, else from `codes`. For a measurement that `codes` lacks, Run::code has
 /// the measurement's id, and so equals the code of no other run.
 Run run_of(const Record& finding, const Codes& codes);

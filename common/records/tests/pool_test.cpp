@@ -98,13 +98,35 @@ TEST(PoolTest, GivesTheProbabilityOfTheSameSideOfAThreshold) {
   EXPECT_GT(same_side(pooled, 2, true), 0.999);
 }
 
+TEST(PoolTest, ARatioOfTwoRunsHasTheWidthOfNext) {
+  const std::vector<Session> a = {session_of({1})}, b = {session_of({1.1})};
+  const Estimate ratio = pooled_ratio(a, b, {0.01, 4});
+  const Pooled now = pool(a, {0.01, 4}, true);
+  EXPECT_NEAR(ratio.value, 1.1, 1e-12);
+  EXPECT_NEAR(ratio.ci_hi / ratio.value, now.next_hi / now.value, 1e-12);
+  EXPECT_NEAR(ratio.ci_lo / ratio.value, now.next_lo / now.value, 1e-12);
+  EXPECT_THROW(pooled_ratio(a, {}, {}), std::invalid_argument);
+  EXPECT_THROW(pooled_ratio(a, std::vector<Session>{session_of({0})}, {}), std::invalid_argument);
+}
+
+TEST(PoolTest, MoreRunsNarrowTheRatioAndRunsThatDisagreeWidenIt) {
+  const auto half = [](const std::vector<Session>& a, const std::vector<Session>& b) {
+    const Estimate ratio = pooled_ratio(a, b, {0.01, 1});
+    return ratio.ci_hi / ratio.value;
+  };
+  const Session one = session_of({1}), apart = session_of({1.2});
+  EXPECT_LT(half({one, one, one}, {one, one, one}) - 1, (half({one}, {one}) - 1) / 3);
+  EXPECT_GT(half({one, one, apart}, {one, one, one}), 1.1);
+}
+
 /// Simulates runs by the model of pool.h, with the variance of each claim drawn from the prior.
 struct Simulation {
   Spread prior;
   int processes;
   double error;  // standard error from a process's own rounds
 
-  double covered(int claims) {
+  /// `sessions`: the number of runs of each side of pooled_ratio(); 0 tests the interval of the next run instead.
+  double covered(int claims, int sessions = 0) {
     std::mt19937_64 random(1);
     std::normal_distribution<double> normal;
     int inside = 0;
@@ -120,6 +142,13 @@ struct Simulation {
         }
         return session;
       };
+      if (sessions > 0) {
+        std::vector<Session> a, b;
+        for (int session = 0; session < sessions; ++session) a.push_back(run()), b.push_back(run());
+        const Estimate ratio = pooled_ratio(a, b, prior);
+        inside += ratio.ci_lo <= 1 && 1 <= ratio.ci_hi;
+        continue;
+      }
       const Pooled now = pool(std::vector<Session>{run()}, prior, true);
       const Pooled next = pool(std::vector<Session>{run()}, prior, true);
       inside += now.next_lo <= next.value && next.value <= now.next_hi;
@@ -136,6 +165,16 @@ TEST(PoolTest, NextHoldsTheNextRunInNineteenOfTwenty) {
         EXPECT_GE(covered, 0.93) << processes << " " << freedom << " " << error;
         EXPECT_LE(covered, 0.97) << processes << " " << freedom << " " << error;
       }
+    }
+  }
+}
+
+TEST(PoolTest, TheRatioOfEqualFiguresContainsOneInNineteenOfTwenty) {
+  for (const int sessions : {1, 3}) {
+    for (const double freedom : {1.5, 10.0}) {
+      const double covered = Simulation{{0.01, freedom}, 1, 0.0}.covered(4000, sessions);
+      EXPECT_GE(covered, 0.93) << sessions << " " << freedom;
+      EXPECT_LE(covered, 0.97) << sessions << " " << freedom;
     }
   }
 }
