@@ -213,7 +213,7 @@ class Case(random.Random):
         if value.numel() and self.spoilt(80, f"{name} of another type"):
             value = value.to(torch.float64 if dtype.is_floating_point else torch.int32 if dtype == torch.int64 else torch.int64)
         elif value.numel() and self.spoilt(80, f"{name} of another shape"):
-            value = torch.cat([value, value])
+            value = torch.cat([value] * 4)  # no batch is as large, so no axis of size 1 becomes a batch
         if self.spoilt(150, f"{name} without memory"):
             return value.contiguous().to("meta")
         before, after = self.choice(((0, 0), (0, 64), (64, 64)))
@@ -412,7 +412,8 @@ def quantised(x, dtype):
 
 def over_cache(case, appends):
     """A cache is contiguous or on pages. It has q's type, or a type of 8 bits. On a CPU a length or a page out of range
-    is refused; on a GPU it makes the sequence's rows NaN."""
+    is refused. On a GPU such a length makes the sequence's rows NaN, and such a page makes the rows NaN that see an older
+    token on it."""
     few, eight = case.one_in(2), case.one_in(4)
     tree = few and case.one_in(4)
     dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 64 if tree else 16 if few else 60)
@@ -450,11 +451,11 @@ def over_cache(case, appends):
         bits = cache.view(torch.uint8) if eight else cache
         bits.masked_fill_(~holds.to(case.device)[:, None, :, None], NAN if not eight else 127)  # 127 is NaN as e4m3
     case.say(empty_slots_are_nan=empty)
-    lost = False
+    lost = lost_page = False
     if batch and case.one_in(15):
         lost, lengths[0] = True, case.choice((-1, capacity + 1, 2 ** 31 - 1, -2 ** 31))
     elif page and batch and lengths[0] > 0 and case.one_in(15):
-        lost, table[0, 0] = True, case.choice((-1, count, 10 ** 9, -2 ** 31))
+        lost, lost_page, table[0, 0] = True, True, case.choice((-1, count, 10 ** 9, -2 ** 31))
     if lost and case.device == "cpu":
         case.wrong.append("a length or a page out of range")
     if page and not batch:
@@ -505,7 +506,7 @@ def over_cache(case, appends):
 
     def right():
         seen = lengths.long()
-        seen[:lost] = 0
+        seen[:lost and not lost_page] = 0
         at = seen[:, None] - rows + torch.arange(rows)
         query, *fresh = (x.cpu() for x in case.cast(q, *new, to=torch.bfloat16 if eight else dtype))
         if angles:
@@ -515,6 +516,8 @@ def over_cache(case, appends):
         stored = [x.double().cpu() for x in before]
         rounding = [torch.zeros_like(x) for x in stored]
         for i, row in ((i, row) for i in range(batch if appends else 0) for row in range(rows) if at[i, row] >= 0):
+            if i < lost_page and at[i, row] < page:
+                continue
             slot = (table[i, at[i, row] // page], at[i, row] % page) if page else (i, at[i, row])
             for cache, x, each, step in zip(stored, fresh, scales, rounding):
                 x = x[i, :, row].double()
@@ -542,8 +545,14 @@ def over_cache(case, appends):
             hidden = hidden | before_start
         more = None if slopes is None else slopes[:, None, None] * (key - own)
         result = definitions.attention(query, *dense, scale, hidden, cap, more, sinks, rotated=bool(angles))[:1]
-        result[0][0][:lost] = NAN
-        result[0][1][:lost].masked_fill_((lengths[:lost, None] - rows + torch.arange(rows) < 0)[:, None, :, None], INF)
+        if lost_page:
+            older = key[:page] < (seen[0] - rows if appends else capacity)
+            sees = (~hidden.expand(batch, -1, rows, capacity)[:1, ..., :page] & older).any(-1, keepdim=True)
+            result[0][0][:1].masked_fill_(sees, NAN)
+            result[0][1][:1].masked_fill_(~sees, INF)  # such a row may be NaN too
+        elif lost:
+            result[0][0][:1] = NAN
+            result[0][1][:1].masked_fill_((lengths[:1, None] - rows + torch.arange(rows) < 0)[:, None, :, None], INF)
         if not eight:
             rounding = [4 * UNIT[dtype] * bool(angles) * x.abs().nan_to_num(0, 0).amax(-1, keepdim=True).expand(x.shape) for x in full]
         return result + list(zip(stored, rounding)) if appends else result
