@@ -117,9 +117,7 @@ Scanned::Scanned(std::string_view raw) {
                  (word == "_Pragma" && !is_for_loop(pragma_of(after)))) {
         forbid(std::string(word), i);
       } else if (among({"R", "LR", "uR", "UR", "u8R"}, word) && after.starts_with('"')) {
-        const size_t open = std::min(text.find('(', end), text.size() - 1);
-        const std::string close = ")" + std::string(text.substr(end + 1, open - end - 1)) + "\"";
-        end = std::min(text.find(close, open), text.size() - close.size()) + close.size();
+        forbid(std::string(word) + "\"", i);  // compilers read the lines of a raw literal by rules of their own
       }
       i = end - 1;
       continue;
@@ -127,8 +125,11 @@ Scanned::Scanned(std::string_view raw) {
     if (is_name_of_directive) forbid("# " + std::string(rest.substr(0, 1)), i);
     if (rest.starts_with("##") || rest.starts_with("%:%:")) forbid("##", i);
     size_t end = i + 1;
-    if (std::isdigit(static_cast<unsigned char>(c))) {  // a number, in which an apostrophe may separate digits
-      while (end < text.size() && (continues_word(text[end]) ||
+    const auto is_digit = [&](size_t at) {
+      return at < text.size() && std::isdigit(static_cast<unsigned char>(text[at]));
+    };
+    if (is_digit(i) || (c == '.' && is_digit(end))) {  // a number, in which an apostrophe may separate digits
+      while (end < text.size() && (continues_word(text[end]) || text[end] == '.' ||
                                    (text[end] == '\'' && end + 1 < text.size() && continues_word(text[end + 1])))) {
         ++end;
       }
@@ -180,8 +181,9 @@ std::optional<std::string> refused_text(std::string_view text) {
   }
   if (const auto found = Scanned(text).forbidden) {
     return fmt::format(
-        "has {} in line {}, which is not allowed; the file must stand alone, without asm, extern and ##, and may have "
-        "the directives #define, #undef, #if and its kin, #error, #warning, #pragma unroll and #pragma clang loop",
+        "has {} in line {}, which is not allowed; the file must stand alone, without asm, extern, ## and raw literals, "
+        "and may "
+        "have the directives #define, #undef, #if and its kin, #error, #warning, #pragma unroll and #pragma clang loop",
         found->first, found->second);
   }
   return std::nullopt;

@@ -11,8 +11,9 @@ namespace attn {
 /// Returns the reason why a text of a user's function is refused, with the line number; returns nothing if the text is
 /// allowed. A text is refused if it has control characters below 0x20 that are no white space, or bytes that are not
 /// UTF-8. Outside of comments and literals, a text is also refused for words and directives with which it could use
-/// what is not in its file, or could change how the texts after it are compiled: `asm`, `extern`, `##`, and all
-/// directives except the conditions, #define, #undef, #error, #warning, #pragma unroll and #pragma clang loop.
+/// what is not in its file, or could change how the texts after it are compiled: `asm`, `extern`, `##`, raw
+/// literals, and all directives except the conditions, #define, #undef, #error, #warning, #pragma unroll and #pragma
+/// clang loop.
 std::optional<std::string> refused_text(std::string_view text);
 
 struct MacroName {

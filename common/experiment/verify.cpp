@@ -100,8 +100,8 @@ std::optional<Trial> Experiment::State::verify(const Case& config) {
       return fail(trial.record, "skipped", *counted);
     }
     launch_and_check(trial);
-    launch_again(trial);
     if (!options.dump_output.empty()) trial.problem->dump(options.dump_output);
+    launch_again(trial);  // after the dump: a launch in place changes its result once more
   });
   if (trial.record.status == "ok") return trial;
   store(std::move(trial.record));

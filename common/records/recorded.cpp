@@ -1,5 +1,7 @@
 #include "common/records/recorded.h"
 
+#include <sys/wait.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/base/error.h"
 #include "common/base/json.h"
 #include "common/base/shell.h"
 
@@ -32,7 +35,7 @@ std::vector<std::string> recorded_lines(const std::string& source_tree, const st
   std::vector<std::string> command = {"gzip", "-dc"};
   for (std::string& file : recorded_files(source_tree)) command.push_back(std::move(file));
   if (command.size() == 2) return {};
-  std::FILE* const pipe = popen(shell_command(command).c_str(), "r");
+  std::FILE* const pipe = popen((shell_command(command) + " 2> /dev/null").c_str(), "r");
   if (!pipe) throw std::runtime_error("gzip cannot be started");
   std::vector<std::string> headers, found;
   std::set<std::string> runs;
@@ -51,7 +54,11 @@ std::vector<std::string> recorded_lines(const std::string& source_tree, const st
     found.push_back(std::move(line));
   }
   std::free(text);
-  if (pclose(pipe) != 0) throw std::runtime_error(source_tree + "/findings/recorded: gzip cannot unpack all files");
+  if (const int status = pclose(pipe); WIFEXITED(status) && WEXITSTATUS(status) == 127) {
+    throw BadInput("the id is none of the records here, and gzip, which unpacks findings/recorded, is not installed");
+  } else if (status != 0) {
+    throw std::runtime_error(source_tree + "/findings/recorded: gzip cannot unpack all files");
+  }
   std::erase_if(headers, [&](const std::string& line) {
     const Json header = parse_json(line, false);
     const bool named = runs.contains(header.value("/run/id"_json_pointer, Json("")).get<std::string>());

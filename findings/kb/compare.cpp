@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -32,10 +33,12 @@ std::optional<Part> time_of(const Json& measurement, const std::string& scope) {
   return std::nullopt;
 }
 
-/// Measurements with equal results of this function ran the same code.
+/// Measurements with equal results of this function ran the same code under the same conditions.
 std::string same_code_key(const Json& measurement, const std::string& scope) {
   const Code code = code_of(measurement);
   std::string key = fmt::format("{}", fmt::join(code, "\n"));
+  for (const char* condition : {"/run/profile", "/run/threadgroup_memory_bytes", "/run/input", "/run/files"})
+    key += "\n" + measurement.value(Json::json_pointer(condition), Json()).dump();
   if (scope == "host" || code.empty()) {
     for (const char* field : {"/run/commit", "/run/diff"})
       key += "\n" + measurement.value(Json::json_pointer(field), Json()).dump();
@@ -51,17 +54,15 @@ struct Pool {
 
 Pool pool_of(const Measured& measured, const std::string& scope) {
   const std::string code = same_code_key(measured.latest(), scope);
-  std::map<std::string, const Json*> runs;
-  for (const auto& [ts, json] : measured.by_time) {
-    if (json.at("status") == "ok" && same_code_key(json, scope) == code) runs[json.at("run_id")] = &json;
-  }
+  std::set<std::string> runs;  // of a run that measured twice, the later record counts
   Pool pool;
-  for (const auto& [run, json] : runs) {
-    const auto time = time_of(*json, scope);
-    if (!time) continue;
-    const std::string sign = json->value("busy", "");
+  for (const auto& [ts, json] : measured.by_time | std::views::reverse) {
+    if (json.at("status") != "ok" || same_code_key(json, scope) != code) continue;
+    const auto time = time_of(json, scope);
+    if (!time || !runs.insert(json.at("run_id")).second) continue;
+    const std::string sign = json.value("busy", "");
     (sign.empty() ? pool.quiet : pool.busy).push_back({*time});
-    if (!sign.empty()) pool.sign = sign;
+    if (pool.sign.empty()) pool.sign = sign;
   }
   return pool;
 }

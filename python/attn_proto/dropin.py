@@ -131,8 +131,11 @@ def _strides_stay():
 
 
 def _check_storage(name, tensor):
-    """Raises ValueError if an operation of PyTorch on the tensor would read beyond the end of the tensor's storage."""
-    if not torch.compiler.is_compiling() and type(tensor) in _in_memory:
+    """Raises ValueError if an operation of PyTorch on the tensor would read beyond the end of the tensor's storage. The
+    tensors of a trace or of a transform of torch.func, and sparse tensors, have no storage to look at."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or type(tensor) not in _in_memory:
+        return
+    if torch._C._functorch.maybe_current_level() is None and tensor.layout == torch.strided:
         _storage.check(name, tensor)
 
 
@@ -208,13 +211,13 @@ def _decide(query, key, value, mask, dropout, causal, scale, gqa):
     return why
 
 
-def _under_autocast(tensors):
+def _under_autocast(tensors, names=("query", "key", "value", "attn_mask")):
     """The tensors as torch.autocast hands them to scaled_dot_product_attention: the mask changes its type too."""
     kind = tensors[0].device.type
     if kind not in _backends or not torch.is_autocast_enabled(kind):
         return tensors
     dtype, cast = torch.get_autocast_dtype(kind), []
-    for name, tensor in zip(("query", "key", "value", "attn_mask"), tensors):
+    for name, tensor in zip(names, tensors):
         if tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind:
             _check_storage(name, tensor)
             tensor = tensor.to(dtype)

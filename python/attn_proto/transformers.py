@@ -229,7 +229,7 @@ class PagedLayer(CacheLayerMixin):
             raise ValueError("attn_proto: the last tokens of the PagedCache did not reach the attention call: the call "
                              "failed, or the model changes keys; reset() empties the cache")
         self._check(key_states)
-        key_states, value_states = _under_autocast((key_states, value_states))
+        key_states, value_states = _under_autocast((key_states, value_states), ("key", "value"))
         if self.tokens + key_states.shape[2] > self.tables.max_tokens:
             raise ValueError(f"attn_proto: the cache has room for {self.tables.max_tokens} tokens")
         if not self.is_initialized:

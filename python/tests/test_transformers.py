@@ -333,6 +333,15 @@ class Arguments(Case):
             with self.assertRaisesRegex(ValueError, "a storage of .* bytes is not allowed; its elements need"):
                 self.forward(*((1, 4, 20, 32),) * 3, **given)
 
+    def test_transforms_of_torch_func_go_to_pytorch(self):
+        q, bias = torch.randn(1, 4, 20, 32), torch.zeros(1, 4, 20, 20)
+        call = lambda x, **given: support._forward(types.SimpleNamespace(is_causal=False), x, q, q, None, **given)[0].sum()
+        for given in ({}, {"position_bias": bias}):
+            for autocast in (False, True):
+                with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                    self.assertEqual(torch.func.grad(lambda x: call(x, **given))(q).shape, q.shape)
+        self.assertEqual(torch.func.grad(lambda x: call(q, position_bias=x))(bias).shape, bias.shape)
+
     def test_reasons_are_counted_once(self):
         with attn_proto.enable():
             self.forward(*((1, 4, 20, 20),) * 3)

@@ -333,13 +333,14 @@ def confidence_text(finding):
 
 def next_text(*estimates):
     """Returns the interval in which the next run's figures are expected, which covers the intervals of all estimates.
-    Leaves out an interval that says nothing about its figure, because it reaches both below the MOST_SPREADth part and
-    above MOST_SPREAD times the figure. The text then says for how many estimates it holds, or is "unknown". An older
-    finding that is not pooled has no interval of the next run: takes the interval of its figure."""
+    Leaves out an interval in logarithms that says nothing about its figure, because it reaches both below the
+    MOST_SPREADth part and above MOST_SPREAD times the figure. The text then says for how many estimates it holds, or is
+    "unknown". An older finding that is not pooled has no interval of the next run: takes the interval of its figure."""
     told = []
     for estimate in estimates:
         low, high = (estimate.get(f"next_{end}", estimate.get(f"ci_{end}")) for end in ("lo", "hi"))
-        if not low < estimate["value"] / MOST_SPREAD <= estimate["value"] * MOST_SPREAD < high:
+        value, in_logarithms = estimate["value"], estimate.get("scale") == "log"
+        if not (in_logarithms and low < value / MOST_SPREAD <= value * MOST_SPREAD < high):
             told.append((low, high))
     if not told:
         return "unknown"

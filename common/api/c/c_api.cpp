@@ -152,6 +152,7 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   const int64_t* const shape = tensor->shape;
   int64_t dense[4] = {1, 1, 1, 1};
   for (int i = 3; i > 0; --i) dense[i - 1] = product(name, dense[i], shape[i]);
+  product(name, 1, shape[0]);  // refuses a batch with which later sums would overflow
   const int64_t* const strides = tensor->strides ? tensor->strides : dense;
   if (strides[3] != 1 && shape[3] > 1 && dense[0] > 0 && shape[0] > 0) {
     refuse(fmt::format("{}: a stride of {} along the last dimension is not allowed; 1 is", name, strides[3]));

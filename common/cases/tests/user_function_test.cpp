@@ -69,7 +69,9 @@ TEST_F(FunctionFileTest, ForbiddenWordsAreReportedWithTheirLine) {
            {"char a = '\"';\nasm(\"x\");\n", "asm in line 2"},
            {"extern \"C\" void exit(int);", "extern in line 1"},
            {"int a = 1'000; asm(\"'\");", "asm in line 1"},
-           {"auto a = R\"x(\n)\" )x\"; asm(\"\");", "asm in line 2"},
+           {"int b;\nauto a = R\"x(\n)\" )x\"; asm(\"\");", "R\" in line 2"},
+           {"auto a = S(1.'a); asm(\"\"); //'", "asm in line 1"},
+           {"auto a = S(.5'a); asm(\"\"); //'", "asm in line 1"},
            {"int a;\n#line 7 \"x\"\n", "#line in line 2"},
            {"int a;\n# 7 \"x\"\n", "# 7 in line 2"},
            {"#pragma clang fp contract(off)\n", "#pragma in line 1"},
@@ -87,11 +89,10 @@ TEST_F(FunctionFileTest, ForbiddenWordsAreReportedWithTheirLine) {
 }
 
 TEST_F(FunctionFileTest, ForbiddenWordsAreAllowedInCommentsAndLiterals) {
-  for (const char* text :
-       {"// #include <cmath>\nint a;", "/*\n#include <x>\nasm */ int a;", "auto a = \"\\\" asm\";",
-        "int asmx, _asm_, include;", "auto a = R\"(\n#include <x>\nasm)\";", "#define X\n#undef X", "// one \\\nasm",
-        "int a = 1'000'000; int b;", "#pragma unroll 4\n#pragma clang loop unroll(full)",
-        "#define U _Pragma(\"unroll\")", "#if 0\n#elif 1\n#error don't\n#else\n#endif\n#\n"}) {
+  for (const char* text : {"// #include <cmath>\nint a;", "/*\n#include <x>\nasm */ int a;", "auto a = \"\\\" asm\";",
+                           "int asmx, _asm_, include, R;", "#define X\n#undef X", "// one \\\nasm",
+                           "int a = 1'000'000; int b;", "#pragma unroll 4\n#pragma clang loop unroll(full)",
+                           "#define U _Pragma(\"unroll\")", "#if 0\n#elif 1\n#error don't\n#else\n#endif\n#\n"}) {
     EXPECT_EQ(refusal_of(text), "nothing was thrown") << text;
   }
 }
