@@ -14,6 +14,7 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/sha256.h"
+#include "common/source/tokens.h"
 
 namespace attn {
 
@@ -22,6 +23,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view assembler_key = "assembler";  // differs from all constants, whose names are upper case
+const std::string at_run_time = "run_time";
+
+/// The hash of a replaced header in a key.
+std::string short_hash(const std::string& text) { return sha256(text).substr(0, 8); }
 
 template <typename Entries>
 auto place_of(Entries& entries, std::string_view name) {
@@ -78,10 +83,10 @@ std::string KernelSource::key() const {
   std::string text = entry;
   text += '[';
   for (const auto& [name, value] : constants) {
-    text += run_time.contains(name) ? fmt::format("{}=run_time,", name) : fmt::format("{}={},", name, value);
+    text += fmt::format("{}={},", name, run_time.contains(name) ? at_run_time : std::to_string(value));
   }
   for (const auto& [name, body] : includes) {
-    text += fmt::format("{}:{},", fs::path(name).filename().string(), sha256(body).substr(0, 8));
+    text += fmt::format("{}:{},", fs::path(name).filename().string(), short_hash(body));
   }
   if (!assembler.empty()) text += fmt::format("{}={},", assembler_key, assembler);
   if (text.back() == ',') text.pop_back();
@@ -95,9 +100,19 @@ std::string KernelSource::key() const {
 
 namespace {
 
+/// Puts the header of `hooks` that a key names NAME:HASH into the source's includes. Returns whether there is one.
+bool add_hook(KernelSource& source, std::string_view name, std::string_view hash,
+              const std::vector<SourceFile>& hooks) {
+  const auto hook = std::ranges::find_if(hooks, [&](const SourceFile& file) {
+    return fs::path(file.path).filename() == name && short_hash(file.text) == hash;
+  });
+  if (hook != hooks.end()) source.includes[hook->path] = hook->text;
+  return hook != hooks.end();
+}
+
 /// Parses a key without fragments, "flash_forward[BLOCK_C=128,...]". Returns nullopt if the text is no such key, or if
-/// the key has a replaced header or a run-time constant.
-std::optional<KernelSource> parse_source(std::string_view text) {
+/// `hooks` lacks the text of a replaced header.
+std::optional<KernelSource> parse_source(std::string_view text, const std::vector<SourceFile>& hooks) {
   const size_t open = text.find('[');
   if (open == text.npos || text.back() != ']') return std::nullopt;
   KernelSource source{.path = "", .entry = std::string(text.substr(0, open))};
@@ -105,23 +120,30 @@ std::optional<KernelSource> parse_source(std::string_view text) {
   while (!rest.empty()) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(item.size() + 1, rest.size()));
-    const size_t equals = item.find('=');
-    if (equals == item.npos) return std::nullopt;  // a replaced header, whose text the key does not have
-    if (item.substr(0, equals) == assembler_key) {
-      source.assembler = item.substr(equals + 1);
-      continue;
+    const size_t end_of_name = item.find_first_of("=:");
+    if (end_of_name == item.npos) return std::nullopt;
+    const std::string name(item.substr(0, end_of_name));
+    const std::string_view stated = item.substr(end_of_name + 1);
+    if (item[end_of_name] == ':') {
+      if (!add_hook(source, name, stated, hooks)) return std::nullopt;
+    } else if (name == assembler_key) {
+      source.assembler = stated;
+    } else if (stated == at_run_time) {
+      source.constants[name] = 0;
+      source.run_time.insert(name);
+    } else {
+      int64_t value = 0;
+      const auto [end, error] = std::from_chars(stated.data(), stated.data() + stated.size(), value);
+      if (error != std::errc() || end != stated.data() + stated.size()) return std::nullopt;
+      source.constants[name] = value;
     }
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(item.data() + equals + 1, item.data() + item.size(), value);
-    if (error != std::errc() || end != item.data() + item.size()) return std::nullopt;
-    source.constants[std::string(item.substr(0, equals))] = value;
   }
   return source;
 }
 
 }  // namespace
 
-std::optional<KernelSource> parse_key(std::string_view key) {
+std::optional<KernelSource> parse_key(std::string_view key, const std::vector<SourceFile>& hooks) {
   std::optional<KernelSource> source;
   while (!key.empty()) {
     const size_t end = std::min(key.find(']'), key.size() - 1) + 1;
@@ -130,7 +152,7 @@ std::optional<KernelSource> parse_key(std::string_view key) {
     if (fragment) {
       source->linking = key[0] == '+' ? Linking::before_optimizer : Linking::after_code_generation;
     }
-    const std::optional<KernelSource> part = parse_source(key.substr(fragment, end - fragment));
+    const std::optional<KernelSource> part = parse_source(key.substr(fragment, end - fragment), hooks);
     if (!part) return std::nullopt;
     if (fragment) {
       source->fragments.push_back(*part);
@@ -369,6 +391,15 @@ bool is_whole(const std::string& path) { return is_program(path) || is_machine_c
 
 }  // namespace
 
+std::vector<SourceFile> hooks_of(const KernelSource& source) {
+  std::vector<SourceFile> hooks;
+  for (const auto& [path, text] : source.includes) hooks.push_back({path, text});
+  for (const KernelSource& fragment : source.fragments) {
+    for (SourceFile& hook : hooks_of(fragment)) hooks.push_back(std::move(hook));
+  }
+  return hooks;
+}
+
 std::vector<SourceFile> reached_sources(const KernelSource& source) {
   if (is_whole(source.path)) return {{source.path, read_source(source, source.path)}};
   std::vector<SourceFile> files;
@@ -387,15 +418,19 @@ std::string expanded_text(const KernelSource& source) {
   return text;
 }
 
-std::string source_sha256(const KernelSource& source, const ExpandedText& expanded) {
+std::string identifying_text(const KernelSource& source) {
+  return is_whole(source.path) ? read_source(source, source.path) : tokens_of(expanded_text(source));
+}
+
+std::string source_sha256(const KernelSource& source, const IdentifyingText& text_of) {
   std::string text = source.entry + "\n";
   for (const auto& [name, value] : source.constants) {
-    text += source.run_time.contains(name) ? fmt::format("{}=run_time\n", name) : fmt::format("{}={}\n", name, value);
+    text += fmt::format("{}={}\n", name, source.run_time.contains(name) ? at_run_time : std::to_string(value));
   }
   if (!source.assembler.empty()) text += fmt::format("assembler {}\n", source.assembler);
-  text += expanded(source);
+  text += text_of(source);
   for (const KernelSource& fragment : source.fragments) {
-    text += fmt::format("linked {} {}\n", static_cast<int>(source.linking), source_sha256(fragment, expanded));
+    text += fmt::format("linked {} {}\n", static_cast<int>(source.linking), source_sha256(fragment, text_of));
   }
   return sha256(text);
 }

@@ -85,10 +85,16 @@ struct KernelSource {
   bool operator==(const KernelSource&) const = default;
 };
 
-/// Returns the source whose KernelSource::key() is `key`, but without paths, which a key does not have. Returns nullopt
-/// if the text is no key, or if the source has replaced headers or run-time constants, because a key has neither the
-/// headers' texts nor the constants' values.
-std::optional<KernelSource> parse_key(std::string_view key);
+struct SourceFile {
+  std::string path, text;
+};
+/// Returns the replaced headers of a source and of its fragments.
+std::vector<SourceFile> hooks_of(const KernelSource& source);
+
+/// Returns the source whose KernelSource::key() is `key`, but without paths and without the values of run-time
+/// constants, which a key does not have. `hooks` are the source's hooks_of(). Returns nullopt if the text is no key, or
+/// if `hooks` lacks the text of a replaced header.
+std::optional<KernelSource> parse_key(std::string_view key, const std::vector<SourceFile>& hooks = {});
 
 /// Quick, and valid only in this process.
 struct KernelSourceHash {
@@ -126,9 +132,6 @@ std::vector<std::string> kernel_files();
 /// be read.
 std::string read_source(const KernelSource& source, const std::string& path);
 
-struct SourceFile {
-  std::string path, text;
-};
 /// Returns the source, and then `users_text` and every header that they reach through #include "NAME", each once.
 /// Throws BadInput if a file cannot be read.
 std::vector<SourceFile> reached_sources(const KernelSource& source);
@@ -140,12 +143,15 @@ std::vector<SourceFile> reached_sources(const KernelSource& source);
 /// BadInput if a file cannot be read.
 std::string expanded_text(const KernelSource& source);
 
-/// A function that returns expanded_text(), for example from a cache.
-using ExpandedText = std::function<std::string(const KernelSource&)>;
+/// Returns the tokens of expanded_text() (tokens_of()); for a program or machine code, the whole file.
+std::string identifying_text(const KernelSource& source);
+
+/// A function that returns identifying_text(), for example from a cache.
+using IdentifyingText = std::function<std::string(const KernelSource&)>;
 
 /// Returns the identity of a source: SHA-256 over entry, constants (without values of `run_time`), the assembler's
-/// option, the expanded text, and the same of every fragment, with `linking`. The identity does not change if a file is
-/// moved, nor if the comments of C++ change.
-std::string source_sha256(const KernelSource& source, const ExpandedText& expanded = expanded_text);
+/// option, the identifying text with the texts of hooks in it, and the same of every fragment, with `linking`. The
+/// identity does not change if text moves to another file, nor if the comments, blanks and line breaks of C++ change.
+std::string source_sha256(const KernelSource& source, const IdentifyingText& text_of = identifying_text);
 
 }  // namespace attn

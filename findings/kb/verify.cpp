@@ -262,7 +262,7 @@ std::vector<std::string> verify_record(const Record& record, const Json& json) {
   return problems;
 }
 
-KernelTexts::KernelTexts() {
+KernelTexts::KernelTexts(IdentifyingText text_of) : text_of_(std::move(text_of)) {
   for (const std::string& path : kernel_files()) files_.push_back({path, read_source({}, path)});
 }
 
@@ -276,16 +276,17 @@ const std::vector<std::string>& KernelTexts::files_with(const std::string& entry
   return place->second;
 }
 
-const std::string& KernelTexts::expanded_once(const KernelSource& source) {
-  const auto place = expanded_.find(source.path);
-  return place != expanded_.end() ? place->second : expanded_.emplace(source.path, expanded_text(source)).first->second;
+std::string KernelTexts::text_once(const KernelSource& source) {
+  if (!source.includes.empty()) return text_of_(source);
+  const auto place = texts_.find(source.path);
+  return place != texts_.end() ? place->second : texts_.emplace(source.path, text_of_(source)).first->second;
 }
 
 /// Finds the files of part `at` and of all later parts. Part 0 is the source; part n is its fragment n - 1.
 bool KernelTexts::name_files_from(size_t at, KernelSource& source, const std::string& sha256) {
   if (at > source.fragments.size()) {
     try {
-      return source_sha256(source, [this](const KernelSource& part) { return expanded_once(part); }) == sha256;
+      return source_sha256(source, [this](const KernelSource& part) { return text_once(part); }) == sha256;
     } catch (const BadInput&) {
       return false;  // an included file is missing, so the record's source was made of other files
     }

@@ -63,7 +63,7 @@ SameCode same_code();
 /// The kernel sources of the tree (source_root()), read once.
 class KernelTexts {
  public:
-  KernelTexts();
+  explicit KernelTexts(IdentifyingText text_of = identifying_text);
   bool empty() const { return files_.empty(); }
   /// Sets the paths of a source and of its fragments, which a record's key does not name, to files with which the
   /// source has the hash `sha256`. Returns false if there are no such files.
@@ -72,11 +72,12 @@ class KernelTexts {
  private:
   bool name_files_from(size_t at, KernelSource& source, const std::string& sha256);
   const std::vector<std::string>& files_with(const std::string& entry);
-  const std::string& expanded_once(const KernelSource& source);  // the source must have no replaced headers
+  std::string text_once(const KernelSource& source);  // text_of_(source), from a cache if no header is replaced
 
+  IdentifyingText text_of_;
   std::vector<SourceFile> files_;
   std::map<std::string, std::vector<std::string>> with_entry_;  // the paths of the files that define an entry
-  std::map<std::string, std::string> expanded_;                 // expanded_text() by path
+  std::map<std::string, std::string> texts_;                    // identifying texts by path
 };
 
 /// Whether the source tree (source_root()) still has the source of a record's pipeline, or, by `same`, a source with
