@@ -1,9 +1,12 @@
 #include "proto7_variants/claims.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -108,11 +111,22 @@ void describe(Conclusion& conclusion, const Evidence& evidence) {
   }
 }
 
-// Returns the contender's modifiers with their values, then the shape.
-std::string subject_of(const Evidence& evidence) {
-  const Case& config = evidence.results.back()->config;
-  const Names on = modifiers_on(config);
-  return (on.empty() ? "" : config.key(on) + " ") + config.key_without(what_varies());
+// The subject of a finding: the axes of the contender, or of the only case, sorted by name. Axes at the value that
+// turns them off are left out, so a new axis leaves the keys of older claims as they are.
+std::function<std::string(const Evidence&)> subject_but(const std::set<std::string>& left_out) {
+  return [left_out](const Evidence& evidence) {
+    const Case& config = (evidence.comparisons.empty() ? evidence.results.front() : evidence.results.back())->config;
+    std::map<std::string, AxisValue> axes(config.axes().begin(), config.axes().end());
+    for (const std::string& axis : left_out) axes.erase(axis);
+    std::vector<std::pair<std::string, AxisValue>> off = {{"task", "attention"}, {"kv_heads_by", "index"}};
+    for (const auto& known : {modifier_axes(), rotary_axes()}) off.insert(off.end(), known.begin(), known.end());
+    for (const auto& [axis, value] : off) {
+      if (const auto own = axes.find(axis); own != axes.end() && own->second == value) axes.erase(own);
+    }
+    Names words;
+    for (const auto& [axis, value] : axes) words.push_back(axis + "=" + to_string(value));
+    return fmt::format("{}", fmt::join(words, " "));
+  };
 }
 
 std::string tile_of(const Case& config) {
@@ -129,7 +143,7 @@ Claim same_tile() {
           .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
           .varies = what_varies(),
           .pick = plain_tile_and_others,
-          .subject = subject_of,
+          .subject = subject_but(tile_axes),
           .title =
               "With {values.modifiers} the fastest tile of plain attention takes {compare.ratio:.3f} of the time "
               "of the best other (head_dim {values.contender.head_dim}, {values.contender.q_len} queries, causal "
@@ -157,7 +171,7 @@ Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::
           .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
           .varies = {"score_by", "block_r", "block_c"},
           .pick = steps("score_by", {{"constant", form}}),
-          .subject = subject_of,
+          .subject = subject_but(tile_axes),
           .title = what +
                    " makes attention with {values.modifiers} take {compare.ratio:.3f} of its time with constants "
                    "(head_dim {values.contender.head_dim}, {values.contender.q_len} queries, causal "
@@ -183,7 +197,7 @@ Claim cost(const std::string& id, const std::string& text, double threshold, con
       .hypothesis = {id, text, "time with the modifier / time without", "<=", threshold, expectation},
       .varies = what_varies(),
       .pick = plain_and(modifiers),
-      .subject = subject_of,
+      .subject = subject_but(tile_axes),
       .title = what +
                " costs {values.cost_pct:.1f} % (head_dim {values.contender.head_dim}, "
                "{values.contender.q_len} queries, causal {values.contender.causal})",
@@ -252,7 +266,7 @@ Claim grouped() {
             }
             return picks;
           },
-      .subject = subject_of,
+      .subject = subject_but(tile_axes),
       .title =
           "{values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads take "
           "{compare.ratio:.3f} of the time of as many key/value heads as query heads (head_dim "
@@ -299,7 +313,7 @@ Claim turned(const std::string& id, const std::string& text, double threshold, c
           .takes = turns_or_is_plain,
           .varies = turning,
           .pick = turned_by(baseline, contender),
-          .subject = subject_of,
+          .subject = subject_but(tile_axes),
           .title =
               "Attention with rope={values.contender.rope} takes {compare.ratio:.3f} of its time with "
               "rope={values.baseline.rope} (head_dim {values.contender.head_dim}, {values.contender.q_len} "
@@ -320,7 +334,7 @@ Claim rope_share() {
              {"Leave the launch of RoPE out of account: it takes at most {threshold:.3g} of the time of attention.",
               "Count the launch of RoPE too: it takes more than {threshold:.3g} of the time of attention."});
   claim.hypothesis.origin = "published study: RoPE takes less than 0.01 % of attention on M4";
-  claim.subject = subject_without({"task", "score_by", "block_r", "block_c"}, {"rope"});
+  claim.subject = subject_but({"task", "score_by", "block_r", "block_c"});
   claim.pick = [](const Results& group) {
     std::vector<Results> picks;
     const auto plain =
@@ -350,7 +364,7 @@ Claim rope_copy() {
       .pick = each,
       .compared = false,
       .figure = [](const Evidence& evidence) { return *evidence.results.front()->copy_pct; },
-      .subject = subject_without({"task", "score_by", "block_r", "block_c"}),
+      .subject = subject_but({"task", "score_by", "block_r", "block_c"}),
       .title =
           "RoPE runs at {estimate.value:.0f} % of the copy rate (head_dim {values.head_dim}, {values.q_len} rows of "
           "{values.q_heads} heads)",
@@ -373,7 +387,7 @@ Claim copied() {
           [](const Measurement& r) { return is_plain(r, "attention", "index") || is_plain(r, "attention", "copy"); },
       .varies = {"kv_heads_by", "block_r", "block_c"},
       .pick = steps("kv_heads_by", {{"index", "copy"}}),
-      .subject = subject_without({"kv_heads_by", "score_by", "block_r", "block_c"}),
+      .subject = subject_but({"kv_heads_by", "score_by", "block_r", "block_c"}),
       .title =
           "With copies of {values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads, "
           "attention takes {compare.ratio:.4f} of its time with an index (head_dim {values.contender.head_dim})",
@@ -419,7 +433,7 @@ Claim copies_alone() {
           },
       .compared = false,
       .figure = ratio_of_hot,
-      .subject = subject_without({"task", "kv_heads_by", "score_by", "block_r", "block_c"}),
+      .subject = subject_but({"task", "kv_heads_by", "score_by", "block_r", "block_c"}),
       .title =
           "Copying {values.heads.kv_heads} key/value heads for {values.heads.q_heads} query heads takes "
           "{values.share_pct:.2f} % of attention (head_dim {values.heads.head_dim}, causal {values.heads.causal})",

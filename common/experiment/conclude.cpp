@@ -252,7 +252,7 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       if (finding["data"]["verdict"]["state"] != name(attn::State::inconclusive) &&
           !is_exact(finding["data"]["estimate"])) {
         ++decided;
-        doubts[measured_by(finding["data"])].push_back(1 - confidence_of(finding));
+        doubts[measured_by(finding["data"])].push_back(1 - finding["confidence"].get<double>());
       }
       if (!replays_finding()) continue;
       const bool agrees = finding["data"]["verdict"]["state"] == replayed["data"]["verdict"]["state"];

@@ -209,7 +209,7 @@ std::string verdict_text(const Json& finding) {
   lines.push_back(text(finding.at("title")));
   lines.push_back(
       fmt::format("{}: {}{}", text(hypothesis.at("metric")), text(data.at("verdict").at("reason")),
-                  is_exact(data.at("estimate")) ? "" : fmt::format("; confidence {:.2g}", confidence_of(finding))));
+                  is_exact(data.at("estimate")) ? "" : fmt::format("; confidence {:.2g}", finding.at("confidence").get<double>())));
   if (const std::string advice = text(data.at("advice")); !advice.empty()) lines.push_back("advice: " + advice);
   return fmt::format("{:<12} {}{}: {}\n", shown, text(hypothesis.at("id")),
                      subject.empty() ? "" : fmt::format(" ({})", subject),

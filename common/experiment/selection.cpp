@@ -105,10 +105,6 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
       }
     };
     take_file(condition(run, "input"), "--input", options.input);
-    if (!condition(run, "file").is_null()) {
-      throw BadInput(fmt::format(
-          "--replay {}: the record is too old to name its file by option; measure the case again", options.replay));
-    }
     const Json recorded_files = condition(run, "files");
     for (const FileOption& option : spec.file_options) {
       take_file(condition(recorded_files, option.name.c_str()), option.name, options.files[option.name]);

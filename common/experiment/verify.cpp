@@ -170,7 +170,10 @@ Json Experiment::State::pipeline_json(const Launch& launch) {
   const auto [known, added] = code_contents.try_emplace(binary.code_sha256);
   if (added) known->second = device->contents(binary);
   const auto& [instructions, classes, loop, code_bytes] = known->second;
+  Json hooks = Json::array();
+  for (const SourceFile& hook : hooks_of(launch.source)) hooks.push_back({{"file", hook.path}, {"text", hook.text}});
   return {{"key", binary.key},
+          {"hooks", hooks},
           {"source_sha256", binary.source_sha256},
           {"code_sha256", binary.code_sha256},
           {"registers", binary.registers >= 0 ? Json(binary.registers) : Json(nullptr)},

@@ -149,11 +149,6 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
   return finding;
 }
 
-double confidence_of(const Json& finding) {
-  const Json& confidence = finding.at("confidence");
-  return confidence.is_null() ? 1 : confidence.get<double>();
-}
-
 bool is_exact(const Json& estimate) { return estimate.value("scale", "") == "exact"; }
 
 std::optional<Comparison> comparison_of(const Json& finding) {

@@ -24,9 +24,6 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
 /// The object `estimate` of a finding.
 Json estimate_json(const Conclusion& conclusion);
 
-/// The confidence of a finding. Older records have null for an exact figure; this counts as 1.
-double confidence_of(const Json& finding);
-
 /// Whether a figure is exact: a count or a number of bytes. `estimate` is the object of a finding or of a pooled claim.
 bool is_exact(const Json& estimate);
 
@@ -40,7 +37,7 @@ std::optional<Comparison> comparison_of(const Json& finding);
 std::string claim_key(const std::string& experiment, const Hypothesis& hypothesis, const std::string& device,
                       const std::string& subject, const std::string& scope, const std::string& selection);
 
-/// In a finding/2, `run` is only the id of the run; the run's header (a record run/1) has the objects `run` and `env`.
+/// In a finding, `run` is only the id of the run; the run's header (a record run/1) has the objects `run` and `env`.
 /// Copies these objects from the headers among the records into `data` of the findings. A finding whose header is
 /// missing keeps the id.
 void join_runs(std::vector<Json>& records);

@@ -16,7 +16,7 @@ Json to_json(const Spread& spread) {
 }
 
 Spread spread_from_json(const Json& json) {
-  return {.scale = json.at("scale"), .freedom = json.at("freedom"), .between = json.value("between", 1.0)};
+  return {.scale = json.at("scale"), .freedom = json.at("freedom"), .between = json.at("between")};
 }
 
 std::string without_units(const std::string& device) {

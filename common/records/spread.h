@@ -31,7 +31,7 @@ Spread spread_in(const Json& fitted, const std::string& device, const std::strin
 /// counts as empty.
 Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind);
 
-/// The form of a spread in a record. The oldest records have no `between`, for which spread_from_json() takes 1.
+/// The form of a spread in a record.
 Json to_json(const Spread& spread);
 Spread spread_from_json(const Json& json);
 

@@ -288,13 +288,12 @@ int run_show(const Arguments& given) {
                              text("/data/hypothesis/op"), text("/data/hypothesis/threshold")));
     row("origin", text("/data/hypothesis/origin"));
     row("verdict", fmt::format("{}: {}", record.state, text("/data/verdict/reason")));
-    row("confidence", confidence_text(record) + (data.value("replicated", false) ? ", an independent run agrees" : ""));
-    if (const Json& estimate = data.at("estimate"); estimate.contains("next_lo")) {
-      row("estimate", fmt::format("{:.4g}, next run [{:.4g}, {:.4g}], {} processes, {} sessions",
-                                  estimate.at("value").get<double>(), estimate.at("next_lo").get<double>(),
-                                  estimate.at("next_hi").get<double>(), estimate.at("processes").get<int64_t>(),
-                                  estimate.at("sessions").get<int64_t>()));
-    }
+    row("confidence", confidence_text(record));
+    const Json& estimate = data.at("estimate");
+    row("estimate",
+        fmt::format("{:.4g}, next run [{:.4g}, {:.4g}], {} processes, {} sessions", estimate.at("value").get<double>(),
+                    estimate.at("next_lo").get<double>(), estimate.at("next_hi").get<double>(),
+                    estimate.at("processes").get<int64_t>(), estimate.at("sessions").get<int64_t>()));
     row("device", with_one_unit(record.device));
     row("subject", text("/data/subject"));
     if (const Json& compare = data.at("compare"); !compare.is_null()) {
@@ -459,26 +458,6 @@ int run_verify(const Arguments& given) {
         result.stale.size(), result.unknown));
   }
   return sound && (strictly || !given.strict) ? 0 : 1;
-}
-
-int run_keys(const Arguments& given) {
-  std::vector<std::vector<std::string>> rows;
-  std::map<std::string, std::string> keys;
-  Filter findings = given.filter;
-  findings.kind = "finding";
-  for (const Record& record : given.read().list(findings)) {
-    const std::string key = pooling_key(record.json());
-    if (key != record.claim_key) keys[record.claim_key] = key;
-  }
-  for (const auto& [first, second] : keys) {
-    if (given.json) {
-      print(json_line({{"first", first}, {"second", second}}));
-    } else {
-      rows.push_back({printable(first), printable(second)});
-    }
-  }
-  print(text_table(rows, Align::left));
-  return 0;
 }
 
 int run_pool(const Arguments& given) {
@@ -886,14 +865,6 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
                 run_advice);
   text(sub, "--device", given.filter.device, "D", "only claims about devices whose name contains D");
   text(sub, "--proto", given.filter.experiment, "P", "only claims of experiments whose name begins with P: proto1");
-
-  sub = command(
-      "keys",
-      "print the claim_keys that kb pool replaces by another key, each with this other key: the keys in finding/1 "
-      "(the first format of findings), and some keys of proto7_variants",
-      run_keys);
-  text(sub, "--device", given.filter.device, "D", "only findings of devices whose name contains D");
-  text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");
 
   sub = command("fit",
                 "fit the spread between runs to recorded runs, per device, experiment and kind of figure; "

@@ -20,16 +20,6 @@ struct Told {
   Run run;
 };
 
-/// Returns the noise floor of a finding. The floor of a finding/1, the first format, is converted to that of a
-/// finding/2.
-double floor_of(const Told& told) {
-  const Json& estimate = told.data.at("estimate");
-  if (estimate.contains("floor")) return estimate.at("floor");
-  const Json& compare = told.data.at("compare");
-  if (compare.is_null()) return 0;
-  return std::log1p(compare.at("aa_floor").get<double>()) * (told.run.relative ? 1 : told.run.unit);
-}
-
 double median_of(std::vector<double> values) {
   std::ranges::sort(values);
   return values[(values.size() - 1) / 2];
@@ -47,19 +37,15 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   std::set<std::string> machines;
   for (const Told* told : runs) {
     sessions.push_back(told->run.session);
-    for (Part part : told->run.session) {
-      // A finding/1 without a comparison does not tell its rounds, so it counts as measured in enough rounds.
-      if (part.rounds == 0) part.rounds = min_rounds_to_judge;
-      conclusion.parts.push_back(part);
-    }
-    floors.push_back(floor_of(*told));
+    conclusion.parts.insert(conclusion.parts.end(), told->run.session.begin(), told->run.session.end());
+    floors.push_back(told->data.at("estimate").at("floor"));
     const Json estimate = told->data.at("estimate");
     conclusion.exact &= told->run.exact && estimate.at("value") == latest.data.at("estimate").at("value");
     conclusion.relative &= told->run.relative;
     conclusion.unit = std::max(conclusion.unit, told->run.unit);
     conclusion.correct &= told->data.at("correct").get<bool>();
     conclusion.unlike_throttling |= estimate.value("unlike_throttling", false);
-    conclusion.warm |= estimate.value("warm", false);
+    conclusion.warm |= estimate.at("warm").get<bool>();
     conclusion.cv = std::max(conclusion.cv, estimate.at("cv").get<double>());
     const Json machine =
         told->record->header ? told->record->header->value("/session/machine"_json_pointer, Json()) : Json();
@@ -179,7 +165,7 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
     if (record.kind != "finding") continue;
     Json joined = record.joined();
     Run run = run_of(record, joined, codes);
-    claims[pooling_key(joined)].push_back({&record, std::move(joined.at("data")), std::move(run)});
+    claims[record.claim_key].push_back({&record, std::move(joined.at("data")), std::move(run)});
   }
   std::vector<Json> pooled;
   for (auto& [key, all] : claims) {

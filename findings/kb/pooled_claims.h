@@ -7,13 +7,13 @@
 
 namespace attn::kb {
 
-/// Returns one record pooled/1 for each claim of the findings, in order of pooling_key(). Pools all runs that have the
+/// Returns one record pooled/1 for each claim of the findings, in order of claim_key. Pools all runs that have the
 /// code and the conditions of the claim's latest finding, whether or not their verdicts agree. Of several findings of
 /// the claim in one run, the last one counts. Fields:
-///   claim_key   pooling_key()
+///   claim_key   of its findings
 ///   experiment, device, subject, hypothesis              as in a finding
 ///   title, verdict, advice, confidence                   by the pooled estimate
-///   estimate    fields of the estimate of a finding/2, the second format of findings
+///   estimate    fields of the estimate of a finding
 ///   latest      the id of the latest finding
 ///   findings    the ids of the pooled findings
 ///   others      the ids of the claim's other findings

@@ -85,7 +85,6 @@ Run run_of(const Record& finding, const Codes& codes) { return run_of(finding, f
 
 Run run_of(const Record& finding, const Json& joined, const Codes& codes) {
   const Json &data = joined.at("data"), &estimate = data.at("estimate"), &compare = data.at("compare");
-  const bool second = joined.at("schema") == "finding/2";
   Run run;
   run.id = finding.id;
   run.run_id = run_id_of(joined, finding.kind);
@@ -129,22 +128,15 @@ Run run_of(const Record& finding, const Json& joined, const Codes& codes) {
     if (parts.empty()) run.ratio = {part_of(compare, "ratio", "ci_lo", "ci_hi", least_rounds(compare), 1)};
     run.unit = compare.at("ratio");
   }
-  if (second) {
-    for (const Json& part : data.at("parts")) {
-      run.session.push_back({.process = part.at("process"),
-                             .value = part.at("value"),
-                             .error = part.at("error"),
-                             .rounds = part.at("rounds")});
-    }
-    run.relative = estimate.at("scale") == "log";
-    run.exact = estimate.at("scale") == "exact";
-    run.unit = estimate.value("unit", run.unit);
-  } else {
-    run.session = {
-        part_of(estimate, "value", "ci_lo", "ci_hi", least_rounds(compare.is_null() ? Json::object() : compare), 1)};
-    run.exact = !(run.session[0].error > 0);
-    run.relative = compare.is_null() || estimate.at("value") == compare.at("ratio");
+  for (const Json& part : data.at("parts")) {
+    run.session.push_back({.process = part.at("process"),
+                           .value = part.at("value"),
+                           .error = part.at("error"),
+                           .rounds = part.at("rounds")});
   }
+  run.relative = estimate.at("scale") == "log";
+  run.exact = estimate.at("scale") == "exact";
+  run.unit = estimate.at("unit");
   if (run.session.empty()) run.session = {{.value = estimate.at("value")}};
   if (run.kind == FigureKind::absolute) run.relative = data.at("hypothesis").at("threshold").get<double>() > 0;
   for (const Part& part : run.session) run.relative &= part.value > 0;
@@ -193,8 +185,8 @@ Json fit_spreads(const std::vector<Record>& records) {
     const Session& session = run.kind == FigureKind::ratio ? run.ratio : run.session;
     const bool positive = std::ranges::all_of(session, [](const Part& part) { return part.value > 0; });
     if (!positive || session.empty()) continue;
-    Figure& figure =
-        figures[fmt::format("{}\n{}\n{}\n{}", pooling_key(joined), name(run.kind), run.conditions, run.code)];
+    Figure& figure = figures[fmt::format("{}\n{}\n{}\n{}", joined.at("claim_key").get<std::string>(), name(run.kind),
+                                         run.conditions, run.code)];
     figure.device = record.device;
     figure.experiment = record.experiment + "\n" + name(run.kind);
     figure.runs[run.run_id] = session;

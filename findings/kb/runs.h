@@ -21,7 +21,7 @@ Code code_of(const Json& measurement);
 using Codes = std::map<std::string, Code>;
 Codes codes_of(const std::vector<Record>& records);
 
-/// The figure of one finding (finding/1 or finding/2), as one run measured it.
+/// The figure of one finding, as one run measured it.
 struct Run {
   std::string id, run_id, state;
   std::string code;  // the code of the kernels of all measurements of the finding

@@ -219,47 +219,10 @@ std::string Record::run_id() const { return run_id_of(json(), kind); }
 
 std::string run_id_of(const Json& record, const std::string& kind) {
   if (kind == "measurement") return text_at(record, "/run_id");
-  const std::string second = text_at(record, "/data/run");
-  return !second.empty() ? second : text_at(record, kind == "run" ? "/run/id" : "/data/run/id");
+  if (kind == "run") return text_at(record, "/run/id");
+  const std::string run = text_at(record, "/data/run");
+  return !run.empty() ? run : text_at(record, "/data/run/id");  // after join_runs()
 }
-
-namespace {
-
-/// Returns the selection that a finding/2 with the fields of this finding/1 would have. Only a claim about a ceiling
-/// has a selection (q_len and kv_len), because such a claim is about the longest case of a run.
-std::string selection_of(const Json& data) {
-  if (!text_at(data, "/hypothesis/id").starts_with("ceiling")) return "";
-  const Json& values = data.at("values");
-  if (!values.contains("q_len") || !values.contains("kv_len")) return "";
-  return fmt::format("q_len={} kv_len={}", values["q_len"].dump(), values["kv_len"].dump());
-}
-
-/// Returns the normalised subject of a finding of proto7_variants. Findings of different age name different axes of one
-/// case in their subjects, and sometimes the baseline's value of an axis. In the normalised subject each axis has the
-/// contender's value, and an axis at its usual value is left out.
-std::string same_subject(const std::string& subject, const Json& compare) {
-  static const std::set<std::string> usual = {
-      "task=attention",      "kv_heads_by=index", "alibi=0",         "soft_cap=0",           "bias=none",
-      "score_by=constant",   "sinks=0",           "window_left=-1",  "window_right=-1",      "prefix=0",
-      "documents=0",         "lengths=0",         "starts=0",        "global_tokens=0",      "block_sparse=0",
-      "window_by=range",     "lists=1",           "rope=none",       "rotary_dim=0",         "rope_theta=10000",
-      "rope_scaling=none",   "rope_position=0",   "rope_in_place=0", "rope_angles=computed", "rope_pairing=half_split",
-      "score_function=none", "mask_function=none"};
-  std::map<std::string, std::string> axes;
-  std::istringstream words(subject);
-  for (std::string word; words >> word;) {
-    const std::string axis = word.substr(0, word.find('='));
-    const Json own = compare.is_object() ? compare.at("contender").value(axis, Json()) : Json();
-    axes[axis] = own.is_null() ? word : axis + "=" + (own.is_string() ? own.get<std::string>() : own.dump());
-  }
-  std::string same;
-  for (const auto& [axis, word] : axes) {
-    if (!usual.contains(word)) same += (same.empty() ? "" : " ") + word;
-  }
-  return same;
-}
-
-}  // namespace
 
 Hypothesis hypothesis_of(const Json& data) {
   const Json& stated = data.at("hypothesis");
@@ -269,18 +232,6 @@ Hypothesis hypothesis_of(const Json& data) {
           .op = stated.at("op"),
           .threshold = stated.at("threshold"),
           .origin = stated.at("origin")};
-}
-
-std::string pooling_key(const Json& finding) {
-  const Json& data = finding.at("data");
-  const std::string subject = data.at("subject");
-  std::string key = finding.at("claim_key");
-  if (finding.at("schema") == "finding/1") {
-    key = claim_key(data.at("experiment"), hypothesis_of(data), data.at("device"), subject,
-                    text_at(data, "/compare/time/0/scope"), selection_of(data));
-  }
-  if (data.at("experiment") != "proto7_variants" || !key.ends_with(subject)) return key;
-  return key.substr(0, key.size() - subject.size()) + same_subject(subject, data.value("compare", Json()));
 }
 
 std::string default_path() {
@@ -411,7 +362,7 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
       .bind(6, text_at(record, finding ? "/data/hypothesis/id" : "/topic"))
       .bind(7, of_a_run ? key_of_run(run_id) : text_at(record, "/claim_key"))
       .bind(8, text_at(record, finding ? "/data/verdict/state" : "/status"))
-      .bind(9, record.contains("confidence") ? confidence_of(record) : 0.0)
+      .bind(9, record.value("confidence", 0.0))
       .bind(10, ts)
       .bind(11, text_at(record, "/title"))
       .bind(12, line);
@@ -532,10 +483,8 @@ std::optional<Record> Store::run(const std::string& id) const {
 void Store::add_headers(std::vector<Record>& records) const {
   std::map<std::string, std::shared_ptr<const Json>> headers;
   for (Record& record : records) {
-    if (record.kind != "finding" || record.line.find("finding/2") == record.line.npos) continue;
-    const Json finding = record.json();
-    if (finding.at("schema") != "finding/2") continue;
-    const std::string id = run_id_of(finding, record.kind);
+    if (record.kind != "finding") continue;
+    const std::string id = record.run_id();
     const auto [place, added] = headers.try_emplace(id);
     if (added) {
       if (const auto header = run(id)) place->second = std::make_shared<const Json>(header->json());
@@ -556,10 +505,10 @@ Record Store::find(const std::string& id) const {
     Filter findings;
     findings.kind = "finding";
     for (Record& record : list(findings)) {
-      if (record.claim_key != id && pooling_key(record.json()) != id) continue;
+      if (record.claim_key != id) continue;
       if (found.empty() || found[0].ts <= record.ts) found = {std::move(record)};
     }
-    if (found.empty()) throw BadInput(fmt::format("{}: no finding has this key; kb keys lists keys", id));
+    if (found.empty()) throw BadInput(fmt::format("{}: no finding has this claim_key; kb pool prints the keys", id));
     return found.front();
   }
   if (id.empty() || id.size() > 16 || id.find_first_not_of("0123456789abcdef") != id.npos) {

@@ -36,10 +36,9 @@ struct Record {
   // `topic` of a finding is the id of its hypothesis. `state` is a finding's verdict or a measurement's status.
   std::string id, kind, experiment, device, domain, topic, claim_key, state, ts, title, line;
   double confidence = 0;                    // 1 for an exact finding
-  std::shared_ptr<const Json> header = {};  // the run's header (run/1), for a finding/2; null if missing
+  std::shared_ptr<const Json> header = {};  // the run's header (run/1), for a finding; null if missing
   Json json() const { return parse_json(line); }
-  /// For a finding/2, the second format of findings, adds the objects data.run and data.env from `header`; a finding/1
-  /// has these objects itself.
+  /// For a finding, adds the objects data.run and data.env from `header`.
   Json joined() const;
   /// The id of the record's run; not for notes.
   std::string run_id() const;
@@ -48,11 +47,6 @@ struct Record {
 
 /// `kind` is the record's kind: "finding", "measurement" or "run".
 std::string run_id_of(const Json& record, const std::string& kind);
-
-/// Returns the key of all findings that may be pooled with this finding. For a finding/2: its claim_key. For a
-/// finding/1: the claim_key that a finding/2 with the same fields would have. For proto7_variants the key has a
-/// normalised subject, because older subjects name other axes of the same case.
-std::string pooling_key(const Json& finding);
 
 Hypothesis hypothesis_of(const Json& data);
 
@@ -112,8 +106,8 @@ class Store {
   std::vector<Match> search(const std::string& query, const Filter& filter) const;
   /// In order of arrival.
   std::vector<Record> list(const Filter& filter) const;
-  /// Returns the one record whose id begins with `id`; or, if `id` has a slash, the latest finding whose claim_key or
-  /// pooling_key() is `id`. Throws BadInput if no record or several records match the digits, or if no finding has the
+  /// Returns the one record whose id begins with `id`; or, if `id` has a slash, the latest finding with the
+  /// claim_key `id`. Throws BadInput if no record or several records match the digits, or if no finding has the
   /// key.
   Record find(const std::string& id) const;
   /// Returns the record with exactly this id, without Record::header.

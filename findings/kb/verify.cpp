@@ -7,13 +7,10 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 
 #include "common/base/error.h"
-#include "common/base/file.h"
 #include "common/source/kernel_source.h"
 #include "findings/kb/check.h"
-#include "findings/kb/first_rules.h"
 
 namespace attn::kb {
 namespace {
@@ -106,33 +103,6 @@ void verify_compare(const Json& compare, const std::string& path, double floor, 
   }
 }
 
-void verify_first_finding(const Json& record, Problems& problems) {
-  verify_texts(record, problems);
-  const Json& data = record.at("data");
-  const Json& estimate = data.at("estimate");
-  const Hypothesis hypothesis = hypothesis_of(data);
-  const FirstFigures figures{.estimate = {estimate.at("value"), estimate.at("ci_lo"), estimate.at("ci_hi")},
-                             .aa_floor = estimate.at("aa_floor"),
-                             .cv = estimate.at("cv"),
-                             .correct = data.at("correct")};
-  const Verdict verdict = first_judge(hypothesis, figures);
-  verify_verdict(data, verdict, problems);
-  const double sure = first_confidence(verdict, figures, data.at("replicated"));
-  if (record.at("confidence") != sure) {
-    problems.push_back(
-        fmt::format("confidence: is {}, computed again {}", record.at("confidence").get<double>(), sure));
-  }
-  expect("claim_key", record.at("claim_key"),
-         first_claim_key(data.at("experiment"), hypothesis.id, data.at("device"), data.at("subject")), problems);
-
-  verify_interval(estimate, "estimate", "ci_lo", "ci_hi", problems);
-  const Json& compare = data.at("compare");
-  if (compare.is_null()) return;
-  const double floor =
-      std::max(std::abs(compare.at("aa_ci_lo").get<double>() - 1), std::abs(compare.at("aa_ci_hi").get<double>() - 1));
-  verify_compare(compare, "compare", floor, problems);
-}
-
 double floor_of(const Json& compare) {
   return std::max(std::abs(std::log(compare.at("aa_ci_lo").get<double>())),
                   std::abs(std::log(compare.at("aa_ci_hi").get<double>())));
@@ -162,21 +132,10 @@ Conclusion conclusion_of(const Json& data) {
   conclusion.floor = estimate.at("floor");
   conclusion.cv = estimate.at("cv");
   conclusion.unlike_throttling = estimate.at("unlike_throttling");
-  conclusion.warm = estimate.value("warm", false);
+  conclusion.unit = estimate.at("unit");
+  conclusion.warm = estimate.at("warm");
   conclusion.correct = data.at("correct");
   return conclusion;
-}
-
-/// Returns the unit of a figure that is not pooled in logarithms. A record without a unit gets the unit that follows
-/// from the width of its interval; the other figures of the estimate must agree with this unit.
-double unit_of(const Json& estimate, const Conclusion& conclusion) {
-  if (estimate.contains("unit")) return estimate.at("unit");
-  const auto half = [&](double unit) {
-    const Pooled pooled = pool({&conclusion.parts, 1}, conclusion.prior, false, unit);
-    return (pooled.ci_hi - pooled.ci_lo) / 2;
-  };
-  const double wanted = (conclusion.estimate.ci_hi - conclusion.estimate.ci_lo) / 2, none = half(0), one = half(1);
-  return wanted > none && one > none ? std::sqrt((wanted * wanted - none * none) / (one * one - none * none)) : 0;
 }
 
 void verify_estimate(const Json& data, const Conclusion& stated, Problems& problems) {
@@ -196,8 +155,7 @@ void verify_estimate(const Json& data, const Conclusion& stated, Problems& probl
     problems.emplace_back("parts: must not be empty for a figure that is not exact");
     return;
   }
-  const Pooled pooled =
-      pool({&stated.parts, 1}, stated.prior, stated.relative, stated.relative ? 1 : unit_of(estimate, stated));
+  const Pooled pooled = pool({&stated.parts, 1}, stated.prior, stated.relative, stated.relative ? 1 : stated.unit);
   expect("estimate.value", stated.estimate.value, pooled.value, problems);
   expect("estimate.ci_lo", stated.estimate.ci_lo, pooled.ci_lo, problems);
   expect("estimate.ci_hi", stated.estimate.ci_hi, pooled.ci_hi, problems);
@@ -209,7 +167,7 @@ void verify_estimate(const Json& data, const Conclusion& stated, Problems& probl
   expect("estimate.sessions", stated.estimate.sessions, pooled.sessions, problems);
 }
 
-void verify_second_finding(const Json& record, Problems& problems) {
+void verify_finding(const Json& record, Problems& problems) {
   verify_texts(record, problems);
   const Json& data = record.at("data");
   const Hypothesis hypothesis = hypothesis_of(data);
@@ -221,12 +179,12 @@ void verify_second_finding(const Json& record, Problems& problems) {
   }
   const Verdict verdict = judge(hypothesis, conclusion);
   verify_verdict(data, verdict, problems);
-  expect("confidence", confidence_of(record), confidence(hypothesis, verdict, conclusion), problems);
+  expect("confidence", record.at("confidence").get<double>(), confidence(hypothesis, verdict, conclusion), problems);
   const Json& compare = data.at("compare");
   const Json scope = data.value("/compare/time/0/scope"_json_pointer, Json());
   expect("claim_key", record.at("claim_key"),
          claim_key(data.at("experiment"), hypothesis, data.at("device"), data.at("subject"),
-                   scope.is_string() ? scope.get<std::string>() : "", data.value("selection", "")),
+                   scope.is_string() ? scope.get<std::string>() : "", data.at("selection")),
          problems);
   if (compare.is_null()) return;
   verify_compare(compare, "compare", floor_of(compare), problems);
@@ -257,12 +215,11 @@ std::vector<std::string> verify_record(const Record& record, const Json& json) {
     problems.push_back(fmt::format("id: is {}, computed again from the record's line {}", record.id, id));
   }
   if (record.kind == "measurement") verify_measurement(json, problems);
-  if (json.at("schema") == "finding/1") verify_first_finding(json, problems);
-  if (json.at("schema") == "finding/2") verify_second_finding(json, problems);
+  if (record.kind == "finding") verify_finding(json, problems);
   return problems;
 }
 
-KernelTexts::KernelTexts(IdentifyingText text_of) : text_of_(std::move(text_of)) {
+KernelTexts::KernelTexts() {
   for (const std::string& path : kernel_files()) files_.push_back({path, read_source({}, path)});
 }
 
@@ -277,9 +234,9 @@ const std::vector<std::string>& KernelTexts::files_with(const std::string& entry
 }
 
 std::string KernelTexts::text_once(const KernelSource& source) {
-  if (!source.includes.empty()) return text_of_(source);
+  if (!source.includes.empty()) return identifying_text(source);
   const auto place = texts_.find(source.path);
-  return place != texts_.end() ? place->second : texts_.emplace(source.path, text_of_(source)).first->second;
+  return place != texts_.end() ? place->second : texts_.emplace(source.path, identifying_text(source)).first->second;
 }
 
 /// Finds the files of part `at` and of all later parts. Part 0 is the source; part n is its fragment n - 1.
@@ -302,25 +259,13 @@ bool KernelTexts::name_files(KernelSource& source, const std::string& sha256) {
   return name_files_from(0, source, sha256);
 }
 
-SameCode same_code() {
-  SameCode found;
-  std::istringstream lines(read_file(source_root() + "/findings/same_code.txt").value_or(""));
-  std::string recorded, today;
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with("#") && std::istringstream(line) >> recorded >> today) found[recorded] = today;
-  }
-  return found;
-}
-
-Freshness freshness(const Json& pipeline, const SameCode& same) {
+Freshness freshness(const Json& pipeline) {
   static KernelTexts kernels;
-  std::optional<KernelSource> source = parse_key(pipeline.at("key").get<std::string>());
+  std::vector<SourceFile> hooks;
+  for (const Json& hook : pipeline.value("hooks", Json::array())) hooks.push_back({hook.at("file"), hook.at("text")});
+  std::optional<KernelSource> source = parse_key(pipeline.at("key").get<std::string>(), hooks);
   if (!source || kernels.empty()) return Freshness::unknown;
-  const std::string sha256 = pipeline.at("source_sha256");
-  const auto today = same.find(sha256);
-  const bool found =
-      kernels.name_files(*source, sha256) || (today != same.end() && kernels.name_files(*source, today->second));
-  return found ? Freshness::current : Freshness::changed;
+  return kernels.name_files(*source, pipeline.at("source_sha256")) ? Freshness::current : Freshness::changed;
 }
 
 Opposition opposition(const std::vector<Record>& findings, const Codes& codes) {
@@ -362,9 +307,8 @@ Verification verify(const Store& store) {
   Verification result;
   std::map<std::string, std::vector<Json>> kernels;  // kernels of each measurement, by the measurement's id
   Codes codes;
-  std::map<std::string, std::vector<Record>> claims;             // by pooling_key()
+  std::map<std::string, std::vector<Record>> claims;             // by claim_key
   std::map<std::string, std::vector<std::string>> measurements;  // their ids, by the id of the finding
-  const SameCode same = same_code();
   for (Record& record : store.list({})) {
     ++result.records;
     const Json json = record.json();
@@ -376,7 +320,7 @@ Verification verify(const Store& store) {
     if (record.kind == "finding") {
       const Json ids = json.value("/data/measurements"_json_pointer, Json::array());
       measurements[record.id] = ids.get<std::vector<std::string>>();
-      claims[pooling_key(json)].push_back(std::move(record));
+      claims[record.claim_key].push_back(std::move(record));
     }
   }
 
@@ -390,36 +334,28 @@ Verification verify(const Store& store) {
   }
 
   std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash; measurements share kernels
-  std::set<std::pair<std::string, std::string>> machine_code;      // key and code_sha256 of today's kernels
   const auto state_of = [&](const Json& pipeline) {
     const auto [place, added] = known.try_emplace(
         {pipeline.at("key").get<std::string>(), pipeline.at("source_sha256").get<std::string>()}, Freshness::unknown);
-    if (added) place->second = freshness(pipeline, same);
+    if (added) place->second = freshness(pipeline);
     return place->second;
   };
-  const auto machine_code_of = [](const Json& pipeline) {
-    return std::pair(pipeline.at("key").get<std::string>(), pipeline.value("code_sha256", ""));
-  };
-  for (const auto& [id, pipelines] : kernels) {
-    for (const Json& pipeline : pipelines) {
-      if (state_of(pipeline) == Freshness::current) machine_code.insert(machine_code_of(pipeline));
-    }
-  }
-
   struct Age {
-    bool current = false;
+    bool fresh = false;
     std::string changed;  // key of a kernel with other code today
   };
   const auto age_of = [&](const Record& finding) {
+    size_t all = 0, current = 0;
     Age age;
     for (const std::string& id : measurements.at(finding.id)) {
       for (const Json& pipeline : kernels[id]) {
         const Freshness state = state_of(pipeline);
-        const bool current = state == Freshness::current || machine_code.contains(machine_code_of(pipeline));
-        age.current |= current;
-        if (state == Freshness::changed && !current) age.changed = pipeline.at("key");
+        ++all;
+        current += state == Freshness::current;
+        if (state == Freshness::changed) age.changed = pipeline.at("key");
       }
     }
+    age.fresh = all > 0 && current == all;
     return age;
   };
   for (const auto& [key, findings] : claims) {
@@ -427,12 +363,12 @@ Verification verify(const Store& store) {
     std::vector<Age> ages;
     for (const Record& finding : findings) {
       ages.push_back(age_of(finding));
-      if (ages.back().current && ages.back().changed.empty()) latest_fresh = std::max(latest_fresh, finding.ts);
+      if (ages.back().fresh) latest_fresh = std::max(latest_fresh, finding.ts);
     }
     for (size_t i = 0; i < findings.size(); ++i) {
       const Record& finding = findings[i];
       if (ages[i].changed.empty()) {
-        ++(ages[i].current ? result.fresh : result.unknown);
+        ++(ages[i].fresh ? result.fresh : result.unknown);
       } else if (!latest_fresh.empty() && finding.ts <= latest_fresh) {
         ++result.superseded;
       } else {

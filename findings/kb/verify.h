@@ -32,7 +32,7 @@ enum class Opposition {
 
 /// Findings of one claim, with at least one supported and one refuted.
 struct Contradiction {
-  std::string claim_key;  // pooling_key()
+  std::string claim_key;
   std::vector<Record> findings;
   Opposition why = Opposition::contradiction;
 };
@@ -46,24 +46,19 @@ struct Verification {
   std::vector<Contradiction> explained;       // Opposition::spread and Opposition::changed
   // Findings with at least one changed kernel, and without a fresh finding of their claim at the same time or later.
   std::vector<Problem> stale;
-  int64_t fresh = 0;       // findings with at least one of today's kernels, and without a changed kernel
+  int64_t fresh = 0;       // findings whose kernels all are today's
   int64_t superseded = 0;  // findings with changed kernels that are not stale
-  int64_t unknown = 0;     // findings without kernels, or whose kernels are all Freshness::unknown
+  int64_t unknown = 0;  // findings without kernels, or with a kernel that is Freshness::unknown and none that changed
 
   int64_t explained_by(Opposition why) const;
 };
 
 Verification verify(const Store& store);
 
-/// Maps the hash of a recorded kernel source to the hash of a later source that gives the same machine code.
-using SameCode = std::map<std::string, std::string>;
-/// Reads findings/same_code.txt of the source tree.
-SameCode same_code();
-
 /// The kernel sources of the tree (source_root()), read once.
 class KernelTexts {
  public:
-  explicit KernelTexts(IdentifyingText text_of = identifying_text);
+  KernelTexts();
   bool empty() const { return files_.empty(); }
   /// Sets the paths of a source and of its fragments, which a record's key does not name, to files with which the
   /// source has the hash `sha256`. Returns false if there are no such files.
@@ -72,17 +67,16 @@ class KernelTexts {
  private:
   bool name_files_from(size_t at, KernelSource& source, const std::string& sha256);
   const std::vector<std::string>& files_with(const std::string& entry);
-  std::string text_once(const KernelSource& source);  // text_of_(source), from a cache if no header is replaced
+  std::string text_once(const KernelSource& source);  // identifying_text(), from a cache if no header is replaced
 
-  IdentifyingText text_of_;
   std::vector<SourceFile> files_;
   std::map<std::string, std::vector<std::string>> with_entry_;  // the paths of the files that define an entry
   std::map<std::string, std::string> texts_;                    // identifying texts by path
 };
 
-/// Whether the source tree (source_root()) still has the source of a record's pipeline, or, by `same`, a source with
-/// the same machine code. unknown: the pipeline's key does not describe the whole source, or there is no source tree.
+/// Whether the source tree (source_root()) still has the source of a record's pipeline, whose hooks' texts the record
+/// has. unknown: the pipeline's key does not describe the whole source, or there is no source tree.
 enum class Freshness { current, changed, unknown };
-Freshness freshness(const Json& pipeline, const SameCode& same = {});
+Freshness freshness(const Json& pipeline);
 
 }  // namespace attn::kb

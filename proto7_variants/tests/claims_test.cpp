@@ -243,7 +243,7 @@ TEST(VariantsFindings, AModifierMayAskForAnotherTile) {
   std::map<std::string, State> states;
   for (const Conclusion& conclusion : conclusions_of(results)) {
     if (conclusion.hypothesis != "same_tile") continue;
-    const std::string modifier = conclusion.subject.substr(0, conclusion.subject.find('='));
+    const std::string modifier = modifiers_on(conclusion.compare->contender).front();
     EXPECT_EQ(tile_of(conclusion.compare->contender), plain) << modifier;
     EXPECT_EQ(tile_of(conclusion.compare->baseline), modifier == "soft_cap" ? capped : next) << modifier;
     states[modifier] = judge(claims.back().hypothesis, conclusion).state;

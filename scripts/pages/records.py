@@ -67,8 +67,8 @@ def run_of(record):
 
 
 def join_runs(findings, headers):
-    """Gives each finding/2 the fields `run` and `env` that a finding/1 has, from the header (run/1) of its run. `headers`
-    has the headers by the ids of their runs."""
+    """Gives each finding the fields `run` and `env` of the header (run/1) of its run. `headers` has the headers by the ids
+    of their runs."""
     for finding in findings:
         header = headers.get(finding["data"]["run"]) if isinstance(finding["data"]["run"], str) else None
         if header:
@@ -97,10 +97,10 @@ def in_order(paths):
 
 def load(paths):
     """Returns the findings, the measurements, and a message for each line that is no record. Reads the files in the
-    order of in_order(). A record that occurs twice counts once. A finding/2 whose run has no header is left out; a message
+    order of in_order(). A record that occurs twice counts once. A finding whose run has no header is left out; a message
     says so."""
     findings, measurements, headers, problems = {}, {}, {}, []
-    kinds = {"finding/1": findings, "finding/2": findings, "measurement/1": measurements, "run/1": headers}
+    kinds = {"finding/2": findings, "measurement/1": measurements, "run/1": headers}
     for path in in_order(paths):
         for number, line in enumerate(lines_of(path), 1):
             if not line.strip():
@@ -110,8 +110,6 @@ def load(paths):
                 schema = record["schema"]
                 if schema != "note/1":
                     record["file"] = path.name
-                    if record.get("confidence", 1) is None:  # older findings about exact figures
-                        record["confidence"] = 1
                     kinds[schema][record["id"]] = record
             except (ValueError, KeyError, TypeError, RecursionError):  # RecursionError: very many nested brackets
                 problems.append(f"{path} line {number}: no record")
