@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -235,14 +234,6 @@ attn_engine& there(attn_engine* engine) {
   return *engine;
 }
 
-/// Returns the cap that the caller meant by attn_flash_options::soft_cap. In an older header soft_cap was an int64_t,
-/// so `given` may have the bits of an integer. The bits of an int64_t from 1 to 2^52 - 1, read as a double, are a
-/// number below 2^-1022.
-double cap_of(double given) {
-  const auto bits = std::bit_cast<int64_t>(given);
-  return bits > 0 && bits < int64_t{1} << 52 ? static_cast<double>(bits) : given;
-}
-
 /// Returns a call over a cache of `sequences` sequences. Sets only q.batch, k, and the lengths, table, scales, new
 /// tokens, window and starts of `options`.
 CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTensor* k,
@@ -376,14 +367,13 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
                        const DLTensor* o, const attn_flash_options* given) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    attn_flash_options options = read(given, attn_flash_options ATTN_FLASH_OPTIONS);
+    const attn_flash_options options = read(given, attn_flash_options ATTN_FLASH_OPTIONS);
     FlashCall call;
     call.q = view(own, "q", &there("q", q), options.layout);
     call.k = view(own, "k", &there("k", k), options.layout);
     call.v = view(own, "v", &there("v", v), options.layout);
     call.o = view(own, "o", &there("o", o), options.layout);
     const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
-    options.soft_cap = cap_of(options.soft_cap);
     const int64_t bias_sizes[] = {one_or(batch), one_or(q_heads), one_or(q_len), one_or(padded_keys(kv_len))};
     constexpr int64_t sequences = any_size - 1;  // options.def gives tables the size sequences + 1
     const auto axes = [](std::string_view name, const char* sizes) { return name == "bias" ? bias_axes : sizes; };
