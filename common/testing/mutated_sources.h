@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -20,14 +19,16 @@
 
 namespace attn::test {
 
-/// Returns the text of a file of the source tree, and the index of its first `from`. Throws std::runtime_error if the
-/// file has no `from`.
-inline std::pair<std::string, size_t> find_in_source(const std::string& file, const std::string& from) {
-  std::ifstream in(std::filesystem::path(source_root()) / file);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  const size_t at = text.find(from);
-  if (at == std::string::npos) throw std::runtime_error(file + " has no text " + from);
-  return {std::move(text), at};
+/// Returns the first of these files that has the text `from`: `file`, and the headers that it reaches by #include.
+/// Throws std::runtime_error if none has it.
+inline SourceFile find_in_source(const std::string& file, const std::string& from) {
+  const KernelSource kernel{.path = file, .entry = ""};
+  // A header of another file may exist only as a text in KernelSource::includes.
+  if (SourceFile own{file, read_source(kernel, file)}; own.text.find(from) != std::string::npos) return own;
+  for (SourceFile& source : reached_sources(kernel)) {
+    if (source.text.find(from) != std::string::npos) return std::move(source);
+  }
+  throw std::runtime_error(file + " and its headers have no text " + from);
 }
 
 /// Expects that the source tree has the text that each mutation replaces, also in kernels that cannot run on this
@@ -37,27 +38,27 @@ void expect_texts_in_sources(const Mutations& mutations, const FileOf& file_of) 
   for (const auto& mutation : mutations) EXPECT_NO_THROW(find_in_source(file_of(mutation), mutation.from));
 }
 
-/// During the object's lifetime, kernels are read from a copy of the folder of `file`; the other folders of kernels are
-/// links. In the copy of `file` the first `from` is replaced by `to`. Throws std::runtime_error if `file` has no
-/// `from`.
+/// During the object's lifetime, kernels are read from a copy of a folder; the other folders of kernels are links. In
+/// the copy the first `from` of `file`, or of the first header of `file` that has it, is replaced by `to`. Throws
+/// std::runtime_error if there is no `from`.
 class MutatedSources {
  public:
   MutatedSources(const std::string& file, const std::string& from, const std::string& to) {
     namespace fs = std::filesystem;
     const fs::path original = fs::absolute(source_root()), copy = root_.path();
-    auto [text, at] = find_in_source(file, from);
+    auto [path, text] = find_in_source(file, from);
     for (const std::string folder :
          {"common/kernel", "common/api/kernels", "common/device/kernels", "common/backends/metal/emulator/stdlib",
           "common/attention/kernels", "common/paged/kernels", "common/linear/kernels", "proto2_stitching/kernels",
           "proto5_codegen/kernels", "proto7_variants/kernels"}) {
       fs::create_directories((copy / folder).parent_path());
-      if (file.starts_with(folder + "/")) {
+      if (path.starts_with(folder + "/")) {
         fs::copy(original / folder, copy / folder, fs::copy_options::recursive);
       } else {
         fs::create_directory_symlink(original / folder, copy / folder);
       }
     }
-    std::ofstream(copy / file) << text.replace(at, from.size(), to);
+    std::ofstream(copy / path) << text.replace(text.find(from), from.size(), to);
     setenv("ATTENTION_PROTO_SOURCE", copy.c_str(), 1);
   }
   ~MutatedSources() { unsetenv("ATTENTION_PROTO_SOURCE"); }
