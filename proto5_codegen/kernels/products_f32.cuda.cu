@@ -22,7 +22,7 @@
 // Checked: codegen_products[BLOCK_C=64,BLOCK_R=128,HEAD_DIM=128,STAGES=2,STRIPE=1,WHOLE_UNITS=0,WORK=2] without spills
 #define MMA_WIDTH(n) false
 #include "common/kernel/ampere.h"
-#include "common/kernel/wgmma.h"
+#include "common/kernel/wgmma_named.h"
 #include "proto5_codegen/kernels/generated.h"
 #include "proto5_codegen/kernels/products_f32.h"
 

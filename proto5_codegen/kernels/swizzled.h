@@ -4,7 +4,7 @@
 #pragma once
 
 #include "common/kernel/ampere.h"
-#include "common/kernel/wgmma.h"
+#include "common/kernel/wgmma_named.h"
 
 /// Returns the byte offset, in a panel, of chunk `chunk` of row `row`.
 DEVICE int swizzled(int row, int chunk) { return row * PANEL_ROW_BYTES + (chunk ^ row % 8) * 16; }

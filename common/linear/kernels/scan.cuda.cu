@@ -34,6 +34,7 @@
 #endif
 #include "common/kernel/base2.h"
 #include "common/kernel/cuda.h"
+#include "common/kernel/grid.h"
 #include "common/linear/kernels/phases_layout.h"
 
 namespace {
@@ -217,18 +218,12 @@ struct Board {
     if (DELAY > 0 && span % 2 == 1) __nanosleep(DELAY);
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) {
-      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag(item, slice, span)),
-                   "r"(4 * launches + static_cast<unsigned>(what))
-                   : "memory");
-    }
+    if (threadIdx.x == 0) store_flag(flag(item, slice, span), 4 * launches + static_cast<unsigned>(what));
   }
 
   /// Returns the flag of a span.
   DEVICE SpanFlag hear(const Item& item, int slice, int span) const {
-    unsigned flag_of_span;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(flag_of_span) : "l"(flag(item, slice, span)) : "memory");
-    const int said = static_cast<int>(flag_of_span - 4 * launches);
+    const int said = static_cast<int>(load_flag(flag(item, slice, span)) - 4 * launches);
     return said > 0 ? static_cast<SpanFlag>(said) : SPAN_SILENT;
   }
 

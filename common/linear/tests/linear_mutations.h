@@ -116,11 +116,11 @@ inline std::vector<LinearMutation> long_mutations(bool cuda) {
     mutations.push_back({"phases", gate, of_states, "a token is left out", rows, without_token});
     mutations.push_back({"phases", gate, of_states, "a chunk is left out", rows, without_chunk});
     if (!cuda) continue;
-    const char* const product = "multiply<1, 1>(state[panel], at,";
+    const char* const product = "multiply<IN_TYPE, 1, 1>(state[panel], at,";
     mutations.push_back({"fused", gate, folder + "fused.cuda.cu", "16 tokens are left out", product,
-                         "if (chunk != 500 || step != 3) multiply<1, 1>(state[panel], at,"});
+                         "if (chunk != 500 || step != 3) multiply<IN_TYPE, 1, 1>(state[panel], at,"});
     mutations.push_back({"fused", gate, folder + "fused.cuda.cu", "a chunk is left out", product,
-                         "if (chunk != 500) multiply<1, 1>(state[panel], at,"});
+                         "if (chunk != 500) multiply<IN_TYPE, 1, 1>(state[panel], at,"});
   }
   if (cuda) {
     mutations.push_back({"phases", GATE_HEAD, folder + "scan.cuda.cu", "decay applied twice",

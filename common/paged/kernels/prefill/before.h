@@ -8,7 +8,7 @@
 #pragma once
 
 #ifdef __CUDACC__
-#include "common/kernel/cuda.h"
+#include "common/kernel/grid.h"
 #else
 #include "common/kernel/cpu.h"
 #endif
@@ -24,10 +24,8 @@ namespace append {
 constexpr int most_aligned = 16;  // addresses and strides of tensors are multiples of 16 bytes
 DEVICE unsigned add_one(unsigned* counter, unsigned count) { return atomicInc(counter, count - 1); }
 DEVICE void wait_for(const unsigned* counter, unsigned least) {
-  unsigned now;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-  } while (now < least);
+  while (load_flag(counter) < least) {
+  }
 }
 #else
 #define APPEND_FUNCTION INLINE

@@ -1,0 +1,54 @@
+// The producer of `fused`: one thread that takes tasks and issues the tensor copies of their chunks.
+#pragma once
+
+#include "common/kernel/grid.h"
+#include "common/linear/kernels/fused/schedule.h"
+
+namespace {
+
+DEVICE void copy_chunk(const FusedParams& p, const Task& task, int number, int chunk, bool with_q, Ring<STAGES>& ring) {
+  Barriers& bars = barriers();
+  unsigned char* const stage = memory + ring.index * layout.stage_bytes;
+  Barrier& full = bars.full[ring.index];
+  bars.empty[ring.index].wait(ring.parity ^ 1);
+  bars.task[ring.index] = number;
+  full.arrive_expect((PANELS * (with_q ? 2 : 1) + 1) * PANEL_BYTES);
+  const int row = task.first_row + chunk * CHUNK;
+  UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+    copy_box(stage + layout.k + panel * PANEL_BYTES, p.k, full, panel * 64, row, task.head, task.batch, 0);
+    if (with_q) copy_box(stage + panel * PANEL_BYTES, p.q, full, panel * 64, row, task.head, task.batch, 0);
+  }
+  copy_box(stage + layout.v, p.v, full, task.slice * 64, row, task.head, task.batch, 0);
+  ring.advance();
+}
+
+// Passes a stage without a chunk, to tell the consumers `number`: the number of a task without chunks, or
+// no_more_tasks.
+DEVICE void tell(int number, Ring<STAGES>& ring) {
+  Barriers& bars = barriers();
+  bars.empty[ring.index].wait(ring.parity ^ 1);
+  bars.task[ring.index] = number;
+  bars.full[ring.index].arrive();
+  ring.advance();
+}
+
+DEVICE void produce(const FusedParams& p) {
+  Ring<STAGES> ring;
+  int next;
+  for (int number = blockIdx.x; number < p.tasks; number = next) {
+    next = static_cast<int>(next_item(p.counters));
+    const Task task = task_of(p, number);
+    if (is_beyond(task)) continue;
+    if (!task.last && !task.resident) {
+#pragma unroll 1
+      for (int chunk = task.chunk; chunk < task.end; ++chunk) copy_chunk(p, task, number, chunk, false, ring);
+    }
+#pragma unroll 1
+    for (int chunk = task.chunk; chunk < task.end; ++chunk) copy_chunk(p, task, number, chunk, true, ring);
+    if (task.chunk >= task.end) tell(number, ring);
+  }
+  tell(no_more_tasks, ring);
+  if (leave(p.counters)) p.counters[2] += 1;
+}
+
+}  // namespace

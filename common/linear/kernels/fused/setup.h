@@ -1,0 +1,36 @@
+// What all warps of a threadgroup of `fused` share: constants, and threadgroup memory with its barriers.
+#pragma once
+
+#include "common/kernel/wgmma.h"
+#include "common/linear/kernels/fused.h"
+
+namespace {
+
+constexpr bool GATED = GATE != GATE_NONE;
+constexpr FusedLayout layout(HEAD_DIM, STAGES, GATED, NORMALISED);
+constexpr int PANELS = layout.panels;
+constexpr int CHUNK = fused_chunk;
+constexpr int PANEL_BYTES = FusedLayout::panel_bytes;
+constexpr int K_STEP = 32 / 16;                     // how much a descriptor grows for 16 columns
+constexpr int MN_STEP = 16 * PANEL_ROW_BYTES / 16;  // for 16 rows
+constexpr int NARROW_STEP = 16 * 16 / 16;           // for a narrow operand: 16 rows of 8 columns
+constexpr int STATE_FLOATS = fused_state_floats(HEAD_DIM, NORMALISED);
+constexpr int QUADS = NORMALISED ? 9 : 8;  // groups of four floats in a thread's part of a panel of the state
+static_assert(GATE != GATE_CHANNEL, "a gate of every row of S does not leave Q K^T one product");
+
+extern __shared__ __align__(1024) unsigned char memory[];
+
+constexpr int no_more_tasks = -1;  // a value of Barriers::task
+
+struct Barriers {
+  Barrier full[STAGES], empty[STAGES];
+  Barrier state_written, state_read;  // for the 16-bit copy of S, once for each chunk of outputs
+  int task[STAGES];                   // the task of the stage's chunk
+};
+static_assert(sizeof(Barriers) <= 1024);
+
+DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
+
+constexpr int state_barrier = 1, both_barrier = 2;  // named barriers: of the state's warpgroup, of both warpgroups
+
+}  // namespace
