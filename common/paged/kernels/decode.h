@@ -132,7 +132,7 @@ struct DecodeLayout {
         stage_bytes(scales + (bytes_of_kv == 1 ? 2 * block_c * 4 : 0)),
         kv(stages * q_bytes),
         bytes(0) {
-    // At a tile's end the memory of a stage has two more uses (decode.cuda.cu). First it holds the sums of the teams of
+    // At a tile's end the memory of a stage has two more uses (epilogue.h). First it holds the sums of the teams of
     // warps, which merge() adds up. Then it holds the threads' sums over the parts, which join() adds up.
     const int teams = rows <= 16 ? 4 : 64 / rows, merge_bytes = teams / 2 * rows * (dim + 8) * 4;
     if (stage_bytes < merge_bytes) stage_bytes = merge_bytes;
