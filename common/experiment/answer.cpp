@@ -93,7 +93,7 @@ Names recorded_options(const Choice& choice, const Shape& shape, const AnswerInp
   }
   const Json::json_pointer place = Json::json_pointer() / "choices" / input.device;
   for (const Json& entry : tuning.contains(place) ? tuning[place] : Json::array()) {
-    if (entry.at("experiment") != experiment || Case::from_json(entry.at("case")).key() != config.key()) continue;
+    if (entry.at("experiment") != experiment || Case::from_json(entry.at("case")) != config) continue;
     names.insert(named(entry.at("params")));
     for (const Json& values : entry.at("as_good")) {
       Json params;

@@ -142,9 +142,10 @@ Json read_task(Options& options) {
 }
 
 std::vector<std::vector<Case>> replayed_cases(const Json& record, const ExperimentSpec& spec) {
-  if (!is_finding(record)) return {{Case::from_json(record.at("case"))}};
+  const auto case_of = [&](const Json& json) { return in_order(Case::from_json(json), spec.axes); };
+  if (!is_finding(record)) return {{case_of(record.at("case"))}};
   std::vector<Case> cases;
-  for (const Json& config : record.at("data").at("cases")) cases.push_back(Case::from_json(config));
+  for (const Json& config : record.at("data").at("cases")) cases.push_back(case_of(config));
   return group(cases, spec.compared_axes);
 }
 
@@ -354,7 +355,7 @@ void Experiment::State::resume() {
       }
       Measurement measurement = measurement_from_json(record);
       run["id"] = measurement.run_id;
-      recorded_before[measurement.config.key()] = std::move(measurement);
+      recorded_before[in_order(measurement.config, spec.axes).key()] = std::move(measurement);
     } catch (const OtherSession& other) {
       throw BadInput(
           fmt::format("--resume: {} has a run with another {} ({}, now {}); start a new run without --resume",
@@ -378,9 +379,10 @@ void Experiment::State::resume() {
 }
 
 bool Experiment::State::takes_over(const Case& config) {
-  const auto before = recorded_before.extract(config.key());
+  const auto before = recorded_before.extract(in_order(config, spec.axes).key());
   if (before.empty()) return false;
   results.push_back(std::move(before.mapped()));
+  results.back().config = config;  // the record's axes may have another order
   ++cases_resumed;
   return true;
 }

@@ -309,7 +309,7 @@ struct Experiment::State {
   std::set<std::string> compiler_messages;            // already shown
   std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
-  std::map<std::string, Measurement> recorded_before;  // by the case's key: records that --resume may still take over
+  std::map<std::string, Measurement> recorded_before;  // by the key of the case in_order(): --resume may take them over
   std::vector<Comparison> compared_before;             // comparisons of the run that --resume continues, each pair once
   std::vector<Json> findings_before;                   // the findings of the run that --resume continues
   std::vector<Comparison> comparisons;

@@ -133,18 +133,6 @@ std::vector<Case> product(const Block& block) {
   return cases;
 }
 
-Case in_order(const Case& config, const std::vector<AxisInfo>& known) {
-  Case ordered;
-  for (const AxisInfo& info : known) {
-    const auto axis = find_axis(config.axes(), info.name);
-    if (axis != config.axes().end()) ordered.set(info.name, axis->second);
-  }
-  if (ordered.axes().size() != config.axes().size()) {
-    throw std::logic_error(fmt::format("the case {} has an axis that its experiment does not know", config.key()));
-  }
-  return ordered;
-}
-
 }  // namespace
 
 std::string to_string(const AxisValue& value) {
@@ -199,6 +187,10 @@ std::string Case::key_without(const std::set<std::string>& free) const {
   return key(names);
 }
 
+bool Case::operator==(const Case& other) const {
+  return std::is_permutation(axes_.begin(), axes_.end(), other.axes_.begin(), other.axes_.end());
+}
+
 Json Case::json() const {
   auto json = Json::object();
   for (const auto& [axis, value] : axes_) std::visit([&, &name = axis](const auto& v) { json[name] = v; }, value);
@@ -246,6 +238,16 @@ Axis parse_axis(std::string_view text, const std::vector<AxisInfo>& known) {
   return {info->name, values.take()};
 }
 
+Case in_order(const Case& config, const std::vector<AxisInfo>& known) {
+  Case ordered;
+  for (const AxisInfo& info : known) {
+    const auto axis = find_axis(config.axes(), info.name);
+    if (axis != config.axes().end()) ordered.set(info.name, axis->second);
+  }
+  for (const auto& [axis, value] : config.axes()) ordered.set(axis, value);
+  return ordered;
+}
+
 void override_axis(Sweep& sweep, const Axis& axis) {
   for (Block& block : sweep.blocks) {
     const auto place = std::find_if(block.begin(), block.end(), [&](const Axis& a) { return a.name == axis.name; });
@@ -265,6 +267,10 @@ std::vector<Case> expand(const Sweep& sweep, const std::vector<AxisInfo>& known,
     for (Case& config : product(block)) {
       if (complete) complete(config);
       Case ordered = in_order(config, known);
+      if (!config.axes().empty() &&
+          std::ranges::find(known, ordered.axes().back().first, &AxisInfo::name) == known.end()) {
+        throw std::logic_error(fmt::format("the case {} has an axis that its experiment does not know", config.key()));
+      }
       if (seen.insert(ordered.key()).second) cases.push_back(std::move(ordered));
     }
   }

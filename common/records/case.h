@@ -25,7 +25,8 @@ struct AxisInfo {
   int64_t min = 1, max = 1, multiple_of = 1;
 };
 
-/// One configuration: an ordered list of axis = value.
+/// One configuration: a list of axis = value. The order of the axes is the order in texts and in JSON; cases are equal
+/// whatever their order.
 class Case {
  public:
   int64_t integer(std::string_view axis) const;          // throws std::out_of_range if the axis is unset or a text
@@ -36,14 +37,15 @@ class Case {
   void set_default(std::string_view axis, AxisValue value);  // an axis that is already set keeps its value
   const std::vector<std::pair<std::string, AxisValue>>& axes() const { return axes_; }
 
-  /// "variant=tuned head_dim=64 ..."; with `names`, only these axes. Equal cases have equal keys.
+  /// "variant=tuned head_dim=64 ..."; with `names`, only these axes, in this order. Equal cases have equal keys if
+  /// their axes have one order, as the cases of expand() do.
   std::string key() const;
   std::string key(const std::vector<std::string>& names) const;
   /// The key of all axes except `free`. Cases that differ only in `free` axes have equal keys.
   std::string key_without(const std::set<std::string>& free) const;
   nlohmann::ordered_json json() const;
   static Case from_json(const nlohmann::ordered_json& json);
-  bool operator==(const Case&) const = default;
+  bool operator==(const Case& other) const;
 
  private:
   std::vector<std::pair<std::string, AxisValue>> axes_;
@@ -67,6 +69,9 @@ struct Sweep {
 /// Parses "NAME=V1,V2,...". Each V is a value, "1024:65536:pow2" (doubling from 1024 to at most 65536) or "A:B:STEP"
 /// (from A to at most B). Throws BadInput with a message that says what is allowed.
 Axis parse_axis(std::string_view text, const std::vector<AxisInfo>& known);
+
+/// Returns the case with its axes in the order of `known`; axes that `known` lacks come last.
+Case in_order(const Case& config, const std::vector<AxisInfo>& known);
 
 /// Replaces the axis of the same name in every block, or adds the axis to the block.
 void override_axis(Sweep& sweep, const Axis& axis);

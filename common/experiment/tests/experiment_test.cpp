@@ -1655,6 +1655,9 @@ TEST_F(ExperimentTest, ResumeOfAFinishedRunMeasuresNothing) {
       return lines;
     };
     EXPECT_EQ(sorted_lines(again.out), sorted_lines(first.out)) << "the answer must be the same";
+    std::ranges::reverse(spec_.axes);
+    EXPECT_EQ(run({"--processes", processes, "--verdicts", "--resume"}).status, 0);
+    EXPECT_EQ(world.launches, launches) << "the order of the axes is no part of a case";
   }
 }
 

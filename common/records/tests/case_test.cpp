@@ -143,6 +143,14 @@ TEST(Case, KeySelectsAndOrders) {
   EXPECT_EQ(Case().key(), "");
 }
 
+TEST(Case, IsEqualWhateverTheOrderOfItsAxes) {
+  const Case config = make_case({{"variant", "tuned"}, {"head_dim", 64}, {"causal", 1}});
+  EXPECT_EQ(config, make_case({{"causal", 1}, {"variant", "tuned"}, {"head_dim", 64}}));
+  EXPECT_NE(config, make_case({{"causal", 64}, {"variant", "tuned"}, {"head_dim", 1}}));
+  EXPECT_NE(config, make_case({{"causal", 1}, {"variant", "tuned"}}));
+  EXPECT_NE(config, make_case({{"head_dim", 64}, {"variant", "tuned"}, {"layout", 1}}));
+}
+
 TEST(Case, RoundTripsThroughJson) {
   const Case config = make_case({{"variant", "tuned"}, {"offset", INT64_MIN}, {"q_len", INT64_MAX}});
   EXPECT_EQ(Case::from_json(parse_json(config.json().dump())), config);
