@@ -7,12 +7,14 @@
 #include <string>
 
 #include "common/cases/axes.h"
+#include "proto1_flash/sweep.h"
 
 namespace attn {
 
 namespace {
 
-const std::set<std::string> tile_axes = {"block_r", "block_c"};
+const std::vector<std::string> tile_names = flash_tile_axes();
+const std::set<std::string> tile_axes(tile_names.begin(), tile_names.end());
 constexpr size_t whole_tile_sweep = 6;  // with fewer tiles, the shape's best or worst tile may be missing
 
 bool tuned(const Measurement& result) { return result.config.text("variant") == "tuned"; }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/attention/flash.h"
 #include "common/cases/study_layout.h"
+#include "common/experiment/sweep_span.h"
 
 namespace attn {
 
@@ -108,11 +108,16 @@ Sweep large_sweep(const SweepSpan& span, bool full) {
 
 }  // namespace
 
-std::vector<std::string> flash_compared_axes() { return {"variant", "block_r", "block_c"}; }
+std::vector<std::string> flash_tile_axes() { return {"block_r", "block_c"}; }
+
+std::vector<std::string> flash_compared_axes() {
+  std::vector<std::string> axes = flash_tile_axes();
+  axes.insert(axes.begin(), "variant");
+  return axes;
+}
 
 Sweep flash_sweep(const std::string& profile, const DeviceInfo& device) {
-  SweepSpan span = device.operations->span;
-  if (span.ladder.empty() && device.operations->flash) span.ladder = device.operations->flash->variants();
+  const SweepSpan span = sweep_span(device);
   return (span.large() ? large_sweep : small_sweep)(span, profile == "full");
 }
 

@@ -10,6 +10,9 @@
 
 namespace attn {
 
+/// The axes of the tile: the axes whose values a user may choose for a given problem.
+std::vector<std::string> flash_tile_axes();
+
 /// The axes in which the cases of one group may differ (group() of case.h). The cases of a group have the same shape.
 std::vector<std::string> flash_compared_axes();
 

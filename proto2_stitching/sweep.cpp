@@ -6,6 +6,7 @@
 
 #include "common/cases/axes.h"
 #include "common/cases/user_functions.h"
+#include "common/experiment/sweep_span.h"
 #include "proto2_stitching/problem.h"
 
 namespace attn {
@@ -44,7 +45,8 @@ std::vector<AxisInfo> stitch_axes() {
 std::vector<std::string> stitch_compared_axes() { return {"form", "grain"}; }
 
 Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", large = device.operations->span.large();
+  const SweepSpan span = sweep_span(device);
+  const bool full = profile == "full", large = span.large();
   const Axis forms = texts("form", forms_of(device));
   const Axis grains = texts("grain", {"element", "row", "tile"}), elements = texts("grain", {"element"});
   const std::vector<std::string> variants = stitch_variants(device);
@@ -55,8 +57,8 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
                         integers("q_len", {2048}),
                         integers("head_dim", {64}),
                         integers("causal", {0}),
-                        texts("dtype", {device.operations->span.dtype}),
-                        texts("out_dtype", {device.operations->span.dtype}),
+                        texts("dtype", {span.dtype}),
+                        texts("out_dtype", {span.dtype}),
                         texts("layout", {"bhsd"})};
   Sweep sweep;
   const auto add = [&](const Block& own) {

@@ -9,6 +9,7 @@
 #include "common/cases/axes.h"
 #include "common/cases/modifier_axes.h"
 #include "common/cases/study_layout.h"
+#include "common/experiment/sweep_span.h"
 #include "proto3_paged/problem.h"
 
 namespace attn {
@@ -85,13 +86,14 @@ std::vector<std::string> paged_compared_axes() {
 }
 
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", large = device.operations->span.large();
+  const SweepSpan span = sweep_span(device);
+  const bool full = profile == "full", large = span.large();
   Sweep sweep;
   // Adds a block of cases. An axis of `own` replaces the default axis of the same name.
   const auto add = [&](Block own) {
     for (Axis& axis : Block{integers("batch", {large ? 8 : 1}), integers("q_heads", {large ? 32 : 8}),
                             integers("kv_heads", {large ? 8 : 2}), integers("kv_len", {8192}),
-                            integers("head_dim", {128}), texts("dtype", {device.operations->span.dtype})}) {
+                            integers("head_dim", {128}), texts("dtype", {span.dtype})}) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
     }
     sweep.blocks.push_back(std::move(own));

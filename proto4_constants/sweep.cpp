@@ -9,6 +9,7 @@
 #include "common/attention/flash.h"
 #include "common/cases/axes.h"
 #include "common/data/tensor.h"
+#include "common/experiment/sweep_span.h"
 
 namespace attn {
 namespace {
@@ -95,8 +96,9 @@ std::vector<AxisInfo> constants_axes() {
 std::vector<std::string> constants_compared_axes() { return {"run_time"}; }
 
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", large = device.operations->span.large();
-  const Axis tuned = texts("kernel", {"tuned"}), dtype = texts("dtype", {device.operations->span.dtype});
+  const SweepSpan span = sweep_span(device);
+  const bool full = profile == "full", large = span.large();
+  const Axis tuned = texts("kernel", {"tuned"}), dtype = texts("dtype", {span.dtype});
   const Axis off = integers("pch", {0}), one = integers("workers", {1});
   const std::vector<int64_t> workers = worker_counts();
   const auto task = [](const std::vector<std::string>& names) { return texts("task", names); };
@@ -166,7 +168,7 @@ void complete_constants(Case& config, const DeviceInfo& device) {
     for (const char* axis : axes) config.set(axis, value);
   };
   if (task == "run" || task == "compile_one") {
-    const bool large = device.operations->span.large(), tuned = kernel == "tuned", run = task == "run";
+    const bool large = sweep_span(device).large(), tuned = kernel == "tuned", run = task == "run";
     set({"variants", "workers"}, run ? 0 : 1);
     set({"pch"}, 0);
     if (kernel == "naive") set({"block_r", "block_c"}, 0);

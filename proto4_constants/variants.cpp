@@ -7,6 +7,8 @@
 #include <numeric>
 #include <span>
 
+#include "common/experiment/sweep_span.h"
+
 namespace attn {
 namespace {
 
@@ -23,7 +25,7 @@ struct Grids {
 Grids grids_of(const std::string& kernel, const DeviceInfo& device) {
   const std::vector<int64_t> dims = {64, 128, 256}, finer_dims = {64, 80, 96, 112, 128, 160, 192, 224, 256};
   if (kernel == "naive") return {{dims, {0}, {0}}, {finer_dims, {0}, {0}}};
-  if (device.operations->span.large()) {
+  if (sweep_span(device).large()) {
     return {{dims, {64, 128}, {32, 64, 80}}, {finer_dims, {64, 128}, {16, 32, 48, 64, 80, 96, 112, 128}}};
   }
   return {{dims, {32, 64, 128}, {64, 128}}, {finer_dims, {32, 64, 128}, {64, 80, 96, 112, 128}}};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/cases/axes.h"
+#include "common/experiment/sweep_span.h"
 #include "proto5_codegen/generators.h"
 
 namespace attn {
@@ -26,15 +27,15 @@ std::vector<AxisInfo> codegen_axes() {
 }
 
 Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", large = device.operations->span.large();
+  const SweepSpan span = sweep_span(device);
+  const bool full = profile == "full", large = span.large();
   Sweep sweep;
   const std::vector<std::string> generators = generators_of(device);
   // Adds a block with the axes in `own`, and with the usual axes that `own` lacks.
   const auto add = [&](Block own) {
     for (Axis& axis :
-         Block{texts("generator", generators), texts("dtype", {device.operations->span.dtype}),
-               integers("head_dim", {64}), integers("batch", {1}), integers("heads", {device.operations->span.heads}),
-               integers("q_len", {large ? 2048 : 1024})}) {
+         Block{texts("generator", generators), texts("dtype", {span.dtype}), integers("head_dim", {64}),
+               integers("batch", {1}), integers("heads", {span.heads}), integers("q_len", {large ? 2048 : 1024})}) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
     }
     sweep.blocks.push_back(std::move(own));
@@ -59,7 +60,7 @@ Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device) {
 void complete_codegen(Case& config, const DeviceInfo& device) {
   config.set_default("work", std::string("attention"));
   config.set_default("generator", std::string("hand"));
-  config.set_default("dtype", device.operations->span.dtype);
+  config.set_default("dtype", sweep_span(device).dtype);
   config.set_default("head_dim", int64_t{64});
   config.set_default("batch", int64_t{1});
   config.set_default("heads", int64_t{8});

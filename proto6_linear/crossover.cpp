@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "common/experiment/sweep_span.h"
 #include "proto6_linear/problem.h"
 
 namespace attn {
@@ -141,7 +142,7 @@ Bracket bracket_of(const std::vector<const Comparison*>& comparisons) {
 
 int run_with_crossovers(Experiment& lab) {
   if (lab.wants(crossover_hypothesis) || lab.wants("crossover_4096")) {
-    const int64_t last = lab.device().info().operations->span.large() ? last_of_large : last_of_small;
+    const int64_t last = sweep_span(lab.device().info()).large() ? last_of_large : last_of_small;
     for (const Pair& pair : pairs_of(lab.groups(), {lab.device().info(), lab.files()})) {
       Bracket bracket(last);
       while (const std::optional<int64_t> tokens = bracket.next()) {

@@ -5,6 +5,7 @@
 #include "common/cases/axes.h"
 #include "common/cases/study_layout.h"
 #include "common/cases/user_functions.h"
+#include "common/experiment/sweep_span.h"
 #include "common/linear/launch.h"
 #include "proto6_linear/problem.h"
 
@@ -74,13 +75,13 @@ std::vector<std::string> linear_compared_axes() {
 }
 
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", large = device.operations->span.large();
+  const SweepSpan span = sweep_span(device);
+  const bool full = profile == "full", large = span.large();
   Sweep sweep;
   // Adds a block with the axes in `own`, and with the usual axes that `own` lacks.
   const auto add = [&](Block own) {
-    for (Axis& axis : Block{integers("batch", {large ? 4 : 1}), integers("heads", {device.operations->span.heads}),
-                            integers("q_len", {4096}), integers("head_dim", {64}),
-                            texts("dtype", {device.operations->span.dtype})}) {
+    for (Axis& axis : Block{integers("batch", {large ? 4 : 1}), integers("heads", {span.heads}),
+                            integers("q_len", {4096}), integers("head_dim", {64}), texts("dtype", {span.dtype})}) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
     }
     sweep.blocks.push_back(std::move(own));
@@ -94,7 +95,7 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   add({compared, lookback, one_batch, start, integers("causal", {1, 0})});
   add({compared, lookback, one_batch, start, wide});
   add({compared, lookback, one_batch, start, texts("gate", {"none", "token"})});
-  add({compared, lookback, one_batch, start, texts("dtype", {device.operations->span.other_dtype})});
+  add({compared, lookback, one_batch, start, texts("dtype", {span.other_dtype})});
   // These blocks measure the host's scan on one head (as the published study did), decoding, lengths, and segments.
   add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
   const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
@@ -161,10 +162,11 @@ FileOption feature_file() {
 }
 
 Sweep feature_sweep(const std::string& /*profile*/, const DeviceInfo& device) {
-  const bool large = device.operations->span.large();
+  const SweepSpan span = sweep_span(device);
+  const bool large = span.large();
   return {{{texts("variant", {"phases", "fused"}), texts("scan", {"lookback"}), integers("batch", {large ? 4 : 1}),
-            integers("heads", {device.operations->span.heads}), integers("q_len", {4096}),
-            integers("head_dim", {64, 128}), integers("normalised", {0, 1})}}};
+            integers("heads", {span.heads}), integers("q_len", {4096}), integers("head_dim", {64, 128}),
+            integers("normalised", {0, 1})}}};
 }
 
 void complete_linear(Case& config, const DeviceInfo& device) {
@@ -173,7 +175,7 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   config.set_default("scan", std::string("lookback"));
   if (variant == "phases" && config.text("scan") == "none") config.set("scan", std::string("lookback"));
   if (variant != "phases") config.set("scan", std::string("none"));
-  config.set_default("dtype", device.operations->span.dtype);
+  config.set_default("dtype", sweep_span(device).dtype);
   config.set_default("out_dtype", config.text("dtype"));
   config.set_default("head_dim", int64_t{64});
   config.set_default("value_dim", config.integer("head_dim"));

@@ -6,6 +6,7 @@
 #include "common/attention/modifiers.h"
 #include "common/cases/axes.h"
 #include "common/cases/modifier_axes.h"
+#include "common/experiment/sweep_span.h"
 
 namespace attn {
 
@@ -14,11 +15,10 @@ namespace {
 // Returns the axes of shapes on which a launch takes some milliseconds. A large device gets 32 query heads, as in the
 // published study (docs/study.md).
 Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int64_t>& dims, int64_t causal) {
-  const bool large = device.operations->span.large();
-  const std::string& dtype = device.operations->span.dtype;
-  return {texts("variant", {"tuned"}), integers("batch", {1}),      integers("q_heads", {large ? 32 : 2}),
-          integers("q_len", {length}), integers("head_dim", dims),  integers("causal", {causal}),
-          texts("dtype", {dtype}),     texts("out_dtype", {dtype}), texts("layout", {"bhsd"})};
+  const SweepSpan span = sweep_span(device);
+  return {texts("variant", {"tuned"}),  integers("batch", {1}),           integers("q_heads", {span.large() ? 32 : 2}),
+          integers("q_len", {length}),  integers("head_dim", dims),       integers("causal", {causal}),
+          texts("dtype", {span.dtype}), texts("out_dtype", {span.dtype}), texts("layout", {"bhsd"})};
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ std::set<std::string> variants_narrowing_axes() {
 }
 
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
-  const SweepSpan& span = device.operations->span;
+  const SweepSpan span = sweep_span(device);
   const bool full = profile == "full", large = span.large();
   const bool small_tiles = span.block_c.back() < 64;  // threadgroup memory holds few keys
   Sweep sweep;
@@ -212,7 +212,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
 Sweep functions_sweep(const std::string& profile, const DeviceInfo& device) {
   Sweep sweep;
   std::vector<int64_t> lengths = {2048};
-  if (profile == "full") lengths.push_back(device.operations->span.large() ? 8192 : 512);
+  if (profile == "full") lengths.push_back(sweep_span(device).large() ? 8192 : 512);
   for (const int64_t length : lengths) {
     for (const int64_t causal : {0, 1}) sweep.blocks.push_back(shapes_of(device, length, {64, 128}, causal));
   }

@@ -1,5 +1,7 @@
 #include "proto8_extension/sweep.h"
 
+#include "common/experiment/sweep_span.h"
+
 namespace attn {
 
 std::vector<AxisInfo> extension_axes() {
@@ -56,7 +58,7 @@ void complete_extension(Case& config, const DeviceInfo& device) {
   config.set_default("op", std::string("flash"));
   if (config.text("task") == "call") config.set("from", std::string("none"));
   config.set_default("from", std::string("archive"));
-  config.set_default("dtype", device.operations->span.dtype);
+  config.set_default("dtype", sweep_span(device).dtype);
   config.set_default("q_heads", int64_t{8});
   config.set_default("q_len", int64_t{1024});
   config.set_default("head_dim", int64_t{64});

@@ -62,20 +62,6 @@ struct ElementKernel {
   int64_t elements = 0;  // elements of a threadgroup; 0: one threadgroup has all elements
 };
 
-/// The values that sweeps try on the device.
-struct SweepSpan {
-  /// An experiment may have a small load for a few cores and a large load for a GPU. `load` is the one that takes this
-  /// device some milliseconds.
-  enum class Load { small, large } load = Load::small;
-  std::string dtype = "f32";                            // the default type of elements
-  std::string other_dtype = "bf16";                     // the type that is compared with `dtype`
-  int64_t heads = 8;                                    // query heads of a launch that has all heads of a layer
-  std::vector<std::string> ladder = {};                 // attention variants that are compared; empty: all variants
-  std::vector<int64_t> block_r = {64}, block_c = {64};  // rows and columns of the attention tiles that are compared
-
-  bool large() const { return load == Load::large; }
-};
-
 /// The launches of each operation on one device; null or empty if the device has no kernel for the operation.
 struct Operations {
   std::string_view kernel_ending = {};              // how kernels' file names end: "cpu.cpp"; empty: no kernel files
@@ -93,7 +79,6 @@ struct Operations {
   Grid most_threadgroups = {UINT32_MAX, UINT32_MAX, UINT32_MAX};  // the most that a launch may have in each dimension
   /// The kind of code compiled ahead of time that the device loads: "object" or "cubin"; empty: none.
   std::string_view ahead_of_time = {};
-  SweepSpan span = {};
 
   /// Adds kernel_ending.
   std::string kernel_file(std::string_view path) const;

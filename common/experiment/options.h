@@ -12,6 +12,7 @@
 
 #include "common/device/device.h"
 #include "common/experiment/setting.h"
+#include "common/experiment/sweep_span.h"
 #include "common/records/case.h"
 #include "common/records/timing.h"
 
@@ -53,10 +54,10 @@ struct Options {
   /// Seconds to measure for: --budget, or the profile's default. The full profile takes minutes on a GPU and an hour on
   /// a cpu.
   double budget(const DeviceInfo& info) const {
-    return budget_s.value_or(profile != "full" ? 120 : info.operations->span.large() ? 300 : 3600);
+    return budget_s.value_or(profile != "full" ? 120 : sweep_span(info).large() ? 300 : 3600);
   }
   int process_count(const DeviceInfo& info) const {
-    return processes > 0 ? processes : profile == "full" && !info.operations->span.large() ? 5 : 3;
+    return processes > 0 ? processes : profile == "full" && !sweep_span(info).large() ? 5 : 3;
   }
   /// The file of the samples: measurements.samples.jsonl for measurements.jsonl. Empty if the measurements go to a
   /// pipe, to a device or to a name in /dev.

@@ -22,6 +22,7 @@
 #include "common/base/run_program.h"
 #include "common/base/standard_streams.h"
 #include "common/base/stopwatch.h"
+#include "common/experiment/sweep_span.h"
 #include "proto5_codegen/problem.h"
 #include "proto5_codegen/tuning.h"
 
@@ -172,7 +173,7 @@ std::vector<CodegenCase> all_cases(DType dtype, int64_t heads, int64_t tokens) {
 int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, const std::string& only,
         const std::string& type) {
   const std::unique_ptr<Device> device = Device::open(spec);
-  const DType dtype = parse_dtype(type.empty() ? device->info().operations->span.dtype : type);
+  const DType dtype = parse_dtype(type.empty() ? sweep_span(device->info()).dtype : type);
   if (dtype == DType::bf16 && device->info().on_host)
     throw BadInput("dtype bf16 is not allowed on a CPU; its kernels take f32");
   const std::filesystem::path path = source_root() + "/" + tuning_path(device->info());

@@ -15,13 +15,7 @@ const Operations& cpu_operations() {
                                         .expand = ElementKernel{.threads = 1, .elements = 256},
                                         .stage = ElementKernel{.threads = 1, .elements = 65536},
                                         .user_function = ElementKernel{.threads = 1},
-                                        .ahead_of_time = "object",
-                                        .span = {.load = SweepSpan::Load::small,
-                                                 .dtype = "f32",
-                                                 .other_dtype = "bf16",
-                                                 .heads = 8,
-                                                 .block_r = {16, 32, 64, 128},
-                                                 .block_c = {64, 80, 128, 256}}};
+                                        .ahead_of_time = "object"};
   return operations;
 }
 

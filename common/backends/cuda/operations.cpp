@@ -16,14 +16,7 @@ const Operations& cuda_operations() {
                                         .stage = ElementKernel{.threads = 256, .elements = 1024},
                                         .user_function = ElementKernel{.threads = 128, .elements = 128},
                                         .most_threadgroups = {INT32_MAX, 65535, 65535},
-                                        .ahead_of_time = "cubin",
-                                        .span = {.load = SweepSpan::Load::large,
-                                                 .dtype = "bf16",
-                                                 .other_dtype = "f16",
-                                                 .heads = 32,
-                                                 .ladder = {"naive", "mma_sync", "tuned"},
-                                                 .block_r = {64, 128, 192},
-                                                 .block_c = {64, 80, 96, 112, 128, 176, 192}}};
+                                        .ahead_of_time = "cubin"};
   return operations;
 }
 

@@ -14,13 +14,7 @@ const Operations& metal_operations() {
                                         .mask_list_threads = mask_blocks_threads,
                                         .append_threads = 128,
                                         .expand = ElementKernel{.threads = 256, .elements = 32},
-                                        .stage = ElementKernel{.threads = 256, .elements = 1024},
-                                        .span = {.load = SweepSpan::Load::small,
-                                                 .dtype = "f32",
-                                                 .other_dtype = "f16",
-                                                 .heads = 8,
-                                                 .block_r = {16, 32, 64},
-                                                 .block_c = {16, 32}}};
+                                        .stage = ElementKernel{.threads = 256, .elements = 1024}};
   return operations;
 }
 

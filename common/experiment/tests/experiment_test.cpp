@@ -29,6 +29,7 @@
 #include "common/experiment/ceilings.h"
 #include "common/experiment/environment.h"
 #include "common/experiment/options.h"
+#include "common/testing/devices.h"
 
 namespace attn {
 namespace {
@@ -683,11 +684,7 @@ TEST(Options, NoSamplesFileNextToADeviceFile) {
 }
 
 TEST(Options, ProcessesOfAProfile) {
-  DeviceInfo cpu, gpu;
-  cpu.operations = &cpu_operations();
-  Operations large = cpu_operations();
-  large.span.load = SweepSpan::Load::large;
-  gpu.operations = &large;
+  const DeviceInfo cpu = test::avx2(), gpu = test::hopper();
   Options options;
   EXPECT_EQ(options.process_count(cpu), 3);
   EXPECT_EQ(options.process_count(gpu), 3);

@@ -1,0 +1,29 @@
+// The values that sweeps try on a device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/device/device.h"
+
+namespace attn {
+
+struct SweepSpan {
+  /// An experiment may have a small load for a few cores and a large load for a GPU. `load` is the one that takes this
+  /// device some milliseconds.
+  enum class Load { small, large } load = Load::small;
+  std::string dtype = "f32";                            // the default type of elements
+  std::string other_dtype = "bf16";                     // the type that is compared with `dtype`
+  int64_t heads = 8;                                    // query heads of a launch that has all heads of a layer
+  std::vector<std::string> ladder = {};                 // attention variants that are compared
+  std::vector<int64_t> block_r = {64}, block_c = {64};  // rows and columns of the attention tiles that are compared
+
+  bool large() const { return load == Load::large; }
+};
+
+/// The span follows from the variants of attention that the device has. A device with other variants, or without
+/// attention, has the defaults.
+SweepSpan sweep_span(const DeviceInfo& device);
+
+}  // namespace attn
