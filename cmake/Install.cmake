@@ -1,5 +1,5 @@
 # `cmake --install BUILD --component attn` installs libattn, attn.h, the sources of the kernels (libattn compiles them at
-# run time), the licence, and the files by which CMake and pkg-config find libattn. The installed files may be moved
+# run time), the files of tuning, the licence, and the files by which CMake and pkg-config find libattn. The installed files may be moved
 # together.
 
 include(GNUInstallDirs)
@@ -17,7 +17,7 @@ function(attn_install)
   get_target_property(folders common_api ATTN_FOLDERS)
   list(TRANSFORM folders APPEND /kernels)
   file(GLOB device_folders RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/common/backends/*/kernels)
-  foreach(folder common/kernel ${folders} ${device_folders} common/backends/metal/emulator/stdlib)
+  foreach(folder common/kernel ${folders} ${device_folders} common/backends/metal/emulator/stdlib findings/tuning)
     if(EXISTS ${PROJECT_SOURCE_DIR}/${folder})
       install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION ${CMAKE_INSTALL_DATADIR}/attn/${folder}
               COMPONENT attn PATTERN *.md EXCLUDE)

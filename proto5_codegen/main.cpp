@@ -21,6 +21,6 @@ int main(int argc, char** argv) {
                                .complete = complete_codegen,
                                .plan = codegen_case_plan,
                                .make = codegen_problems(),
-                               .source_folders = {"proto5_codegen/generated", "proto5_codegen/tuned"}};
+                               .source_folders = {"proto5_codegen/generated", "findings/tuning"}};
   return run_experiment(argc, argv, spec);
 }

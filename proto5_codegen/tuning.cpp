@@ -4,45 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 
-#include "common/base/error.h"
-#include "common/base/file.h"
+#include "common/attention/tuning.h"
 #include "common/base/json.h"
 
 namespace attn {
 namespace {
 
 constexpr int64_t least_accumulators = 8;  // 8 sums keep two multiply-add units with a latency of 4 cycles busy
-
-/// Returns the result of read_winners(), which is called once for each arch.
-const Json& winners(const DeviceInfo& device) {
-  static std::mutex mutex;
-  static std::map<std::string, Json> known;
-  const std::lock_guard lock(mutex);
-  auto place = known.find(device.arch);
-  if (place == known.end()) place = known.emplace(device.arch, read_winners(device)).first;
-  return place->second;
-}
-
-/// Throws BadInput unless `fits`. `place` is the path of `value` in the file of winners, `allowed` a text about the
-/// values that are allowed there.
-void require(bool fits, const std::string& place, const Json& value, const std::string& allowed) {
-  if (fits) return;
-  const std::string shown = value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60);
-  throw BadInput(fmt::format("{}: {} is not allowed; {}", place, shown, allowed));
-}
-
-/// Throws BadInput unless the winner has all fields that this file reads.
-void require_winner(const Json& winner, const std::string& place) {
-  const char* fields = "an object with constants, q_len, heads, tried and seconds";
-  require(winner.is_object() && winner.contains("constants") && winner["constants"].is_object(), place, winner, fields);
-  for (const char* field : {"q_len", "heads", "tried", "seconds"}) {
-    require(winner.contains(field), place, winner, fields);
-    require(winner[field].is_number() && winner[field] >= 0, place + ": " + field, winner[field], "a number from 0 on");
-  }
-}
 
 std::vector<int64_t> range(int64_t from, int64_t to, int64_t step) {
   std::vector<int64_t> values;
@@ -115,31 +84,31 @@ std::string tuning_key(const CodegenCase& config) {
   return key + " dtype=" + std::string(name(config.dtype));
 }
 
-std::string tuning_path(const DeviceInfo& device) { return "proto5_codegen/tuned/" + device.arch + ".json"; }
-
-Json read_winners(const DeviceInfo& device) {
-  const std::string path = tuning_path(device);
-  const auto text = read_file(source_root() + "/" + path);
-  if (!text) return Json::object();
-  Json all = parse_json(*text, false);
-  if (!all.is_object()) throw BadInput(path + " is no JSON object");
-  for (const auto& [generator, cases] : all.items()) {
-    const std::string place = path + ": " + generator;
-    require(cases.is_object(), place, cases, "an object with a winner for each case");
-    for (const auto& [key, winner] : cases.items()) require_winner(winner, place + ": " + key);
-  }
-  return all;
-}
-
 namespace {
 
-/// Returns the entry of a case in the file of winners, or null if there is none.
+/// Returns what is wrong with the constants of a winner, or an empty text.
+std::string misfit(const Json& constants, const SearchSpace& space) {
+  for (const auto& [name, value] : constants.items()) {
+    const auto searched = std::ranges::find(space, name, [](const auto& one) { return one.first; });
+    if (searched == space.end()) return name + " is no constant of this search";
+    const std::vector<int64_t>& allowed = searched->second;
+    const bool fits = value.is_number_integer() && std::ranges::find(allowed, value.get<int64_t>()) != allowed.end();
+    if (!fits) return fmt::format("{}: {} is not allowed; one of {}", name, value.dump(), fmt::join(allowed, ", "));
+  }
+  return {};
+}
+
+/// Returns the entry of a case in the device's file of tuning, or null if there is none, or if the entry is damaged.
 const Json* winner_of(const CodegenCase& config, const DeviceInfo& device) {
-  const Json& all = winners(device);
-  const auto cases = all.find(config.generator);
-  if (cases == all.end()) return nullptr;
-  const auto found = cases->find(tuning_key(config));
-  return found == cases->end() ? nullptr : &*found;
+  const Json::json_pointer place = Json::json_pointer() / "generated" / config.generator / tuning_key(config);
+  const Json& file = tuning(device);
+  if (!file.contains(place)) return nullptr;
+  const Json& winner = file.at(place);
+  const std::string wrong = misfit(winner.at("constants"), search_space(config, device));
+  if (wrong.empty()) return &winner;
+  warn_of_tuning(device, fmt::format("{}: generated: {}: {}: {}", tuning_path(device), config.generator,
+                                     tuning_key(config), wrong));
+  return nullptr;
 }
 
 }  // namespace
@@ -156,16 +125,7 @@ Json search_facts(const CodegenCase& config, const DeviceInfo& device) {
 CodegenCase with_searched(CodegenCase config, const DeviceInfo& device) {
   const Json* const winner = winner_of(config, device);
   if (!winner) return config;
-  const SearchSpace space = search_space(config, device);
-  const std::string place = fmt::format("{}: {}: {}: ", tuning_path(device), config.generator, tuning_key(config));
-  for (const auto& [name, value] : winner->at("constants").items()) {
-    const auto searched = std::ranges::find(space, name, [](const auto& one) { return one.first; });
-    if (searched == space.end()) throw BadInput(fmt::format("{}{} is no constant of this search", place, name));
-    const std::vector<int64_t>& allowed = searched->second;
-    const bool fits = value.is_number_integer() && std::ranges::find(allowed, value.get<int64_t>()) != allowed.end();
-    require(fits, place + name, value, fmt::format("one of {}", fmt::join(allowed, ", ")));
-    config.constants[name] = value.get<int64_t>();
-  }
+  for (const auto& [name, value] : winner->at("constants").items()) config.constants[name] = value.get<int64_t>();
   return config;
 }
 

@@ -1,5 +1,5 @@
-// The spaces in which searches look for constants, and the file that keeps the winners. A winner has the best constants
-// that a search found for a case, or no constants if the usual constants are faster.
+// The spaces in which searches look for constants, and the winners in the files of tuning (common/attention/tuning.h).
+// A winner has the best constants that a search found for a case, or no constants if the usual constants are faster.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,9 @@ SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device);
 /// reason.
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants);
 
-/// Returns the name of a case in the file of winners. A winner serves all lengths and numbers of heads, so they are not
+/// Returns the name of a case in a file of tuning. A winner serves all lengths and numbers of heads, so they are not
 /// in the name.
 std::string tuning_key(const CodegenCase& config);
-
-/// Returns the path of a device's file of winners, under the source root: proto5_codegen/tuned/ARCH.json.
-std::string tuning_path(const DeviceInfo& device);
-
-/// Returns the content of a device's file of winners, or an empty object if there is no file. For each generator the
-/// content has an object that maps tuning_key() to a winner. A winner has at least `constants`, `q_len`, `heads`,
-/// `tried` and `seconds`. Throws BadInput if the file is invalid; the message is one line.
-nlohmann::ordered_json read_winners(const DeviceInfo& device);
 
 /// Returns facts for the record about the search for a case's constants: "tried", the number of candidates; "search_s",
 /// the seconds of the search; "searched_q_len" and "searched_heads", the shape at which the search ran. Returns null if
@@ -40,8 +32,8 @@ nlohmann::ordered_json read_winners(const DeviceInfo& device);
 nlohmann::ordered_json search_facts(const CodegenCase& config, const DeviceInfo& device);
 
 /// Returns the case with the constants that a search found for it on devices of this arch, or the unchanged case if
-/// nobody searched. Throws BadInput as read_winners() does, and for a constant with a value that search_space() does
-/// not have.
+/// nobody searched. If a constant has a value that search_space() does not have, the log has one line, and the case
+/// stays unchanged.
 CodegenCase with_searched(CodegenCase config, const DeviceInfo& device);
 
 }  // namespace attn

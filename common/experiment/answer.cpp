@@ -11,7 +11,6 @@
 #include <set>
 #include <sstream>
 
-#include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/base/text_table.h"
 #include "common/records/finding.h"
@@ -375,7 +374,6 @@ Known known_of(const std::string& root, const std::string& experiment, const std
       known.claims.push_back(std::move(claim));
     }
   }
-  known.tuning = parse_json(read_file(root + "/findings/tuning.json").value_or("{}"), false);
   return known;
 }
 

@@ -46,9 +46,9 @@ Picked pick_option(const Results& options, double within);
 /// What the source tree's records say about a device.
 struct Known {
   std::vector<Json> claims = {};  // the lines of findings/pooled.jsonl about the device and the experiment
-  Json tuning = nullptr;          // the content of findings/tuning.json
+  Json tuning = nullptr;          // the content of the device's file of tuning
 };
-/// Reads findings/pooled.jsonl and findings/tuning.json of the source tree `root`. A missing file counts as empty.
+/// Reads the claims from findings/pooled.jsonl of the source tree `root`. A missing file counts as empty.
 Known known_of(const std::string& root, const std::string& experiment, const std::string& device);
 
 /// All that an answer follows from.

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/attention/tuning.h"
 #include "common/base/shell.h"
 #include "common/base/standard_streams.h"
 #include "common/base/text_table.h"
@@ -126,6 +127,7 @@ Json Experiment::State::answer_json(const std::vector<Json>& findings) {
                        .complete = [&](Case& config) {
                          if (spec.complete) spec.complete(config, device->info());
                        }};
+  input.known.tuning = tuning(device->info());
   Json found = {{"schema", "answer/1"}, {"experiment", spec.name}, {"run", run["id"]}};
   try {
     found.update(answer(input));

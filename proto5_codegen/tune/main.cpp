@@ -1,6 +1,6 @@
 // proto5_codegen_tune: searches the constants of the generator `search` and the schedules of the generator
 // `halide_tuned`. The search takes the same time for each case. The program writes the winners, with the log of the
-// search, to proto5_codegen/tuned/ARCH.json.
+// search, to findings/tuning/ARCH.json.
 //
 // Candidates are drawn at random. In the second half of the time, every second candidate is the best one so far with
 // one constant drawn anew. A candidate is timed by the fastest of a few launches, and checked against the oracle before
@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/attention/tuning.h"
 #include "common/base/command_line.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
@@ -177,7 +178,7 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
   if (dtype == DType::bf16 && device->info().on_host)
     throw BadInput("dtype bf16 is not allowed on a CPU; its kernels take f32");
   const std::filesystem::path path = source_root() + "/" + tuning_path(device->info());
-  Json found = read_winners(device->info());
+  Json found = read_tuning(device->info());
   bool none = true;
   for (const CodegenCase& one : all_cases(dtype, heads, tokens)) {
     for (const char* generator : {"search", "halide_tuned"}) {
@@ -191,7 +192,7 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
       to_stdout(fmt::format("{} {}: {} us with the usual constants, {} us with the best of {} candidates: {}\n",
                             generator, tuning_key(config), winner.at("usual_us").dump(), winner.at("us").dump(),
                             winner.at("tried").dump(), winner.at("constants").dump()));
-      found[generator][tuning_key(config)] = winner;
+      found["generated"][generator][tuning_key(config)] = winner;
       if (!PendingFile(path).write(found.dump(1) + "\n")) {
         throw std::runtime_error(fmt::format("{}: cannot be written", path.string()));
       }
@@ -209,7 +210,7 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
 }  // namespace attn
 
 int main(int argc, char** argv) {
-  CLI::App app("Searches constants and schedules for proto5_codegen, and writes the best into proto5_codegen/tuned.",
+  CLI::App app("Searches constants and schedules for proto5_codegen, and writes the best into findings/tuning.",
                "proto5_codegen_tune");
   attn::add_help_and_version(app);
   std::string device = "cpu", only, dtype;
@@ -224,7 +225,7 @@ int main(int argc, char** argv) {
   app.add_option("--dtype", dtype, "type of all tensors; default bf16 on a GPU, and f32 on a CPU")
       ->check(CLI::IsMember({"f32", "bf16"}));
   app.footer(
-      "Exit status: 0 done; 1 a launch failed, or the file of winners or stdout could not be written; 2 bad arguments; "
+      "Exit status: 0 done; 1 a launch failed, or the file of tuning or stdout could not be written; 2 bad arguments; "
       "3 the device, or a library that it needs, is missing.");
   return attn::run_program("proto5_codegen_tune", [&] {
     return attn::parse_command_line(app, argc, argv) ? attn::run(device, seconds, heads, tokens, only, dtype) : 0;

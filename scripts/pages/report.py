@@ -167,7 +167,7 @@ def lengths_text(entry):
 
 
 def choices(page, measurements):
-    """Returns tables of the choices to take: tiles of attention and forms of linear attention, both as in tuning.json,
+    """Returns tables of the choices to take: tiles of attention and forms of linear attention, both as in findings/tuning,
     and other choices."""
     parts = []
     for caption, entries, name in (

@@ -1,4 +1,4 @@
-"""Finds the best tiles, forms of linear attention and page sizes in measurements, and makes findings/tuning.json.
+"""Finds the best tiles, forms of linear attention and page sizes in measurements, for findings/tuning/ARCH.json.
 
 pick_option() of common/experiment/answer.cpp has the same rule for the best choice and for choices that are as good.
 scripts/tests/picks.json has cases in which pick_option() and this module must find the same choices."""
@@ -153,10 +153,10 @@ def ranges(row):
 
 
 def tuning(devices, choices):
-    """Returns the content of tuning.json. It has the best parameters by device, dtype, head_dim and modifiers, and, by
-    device, the choices other than tiles. An entry holds from its q_len_min to its q_len_max. An entry for which no
+    """Returns the measured part of a file of tuning. It has the best parameters by device, dtype, head_dim and modifiers,
+    and, by device, the choices other than tiles. An entry holds from its q_len_min to its q_len_max. An entry for which no
     tiles were compared has the default tile, and says so."""
-    tree = {"schema": "tuning/1", "devices": {}, "choices": {device: own for device, own in choices.items() if own}}
+    tree = {"devices": {}, "choices": {device: own for device, own in choices.items() if own}}
     for device, entries in devices.items():
         own = tree["devices"].setdefault(device, {})
         rows = collections.defaultdict(list)

@@ -5,10 +5,12 @@
 #include <limits>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "common/attention/kernels/amx.h"
 #include "common/attention/kernels/tiled.h"
 #include "common/attention/kernels/tuned.h"
+#include "common/attention/tuning.h"
 #include "common/backends/cpu/operations.h"
 #include "common/base/divided_up.h"
 #include "common/kernel/types.h"
@@ -140,22 +142,28 @@ class CpuFlash : public FlashOperation {
 
   // Takes the tile with the least expected time; of tiles with equal times, the first. Leaves out tiles that do not fit
   // in threadgroup memory, and tiles with at least twice as many rows as there are queries. If no tile is left, takes
-  // the last tile of the list.
+  // the last tile of the list. A file of tuning replaces the list, and the costs that expected_time() assumes.
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
-    const int64_t keys = uses_amx(config, device, nullptr) ? 256 : 128;
-    const std::pair<int64_t, int64_t> tiles[] = {{256, keys}, {128, keys}, {64, keys}, {128, 64},
-                                                 {64, 64},    {32, 64},    {16, 64}};
     const FlashConfig given = config;
+    const bool amx = uses_amx(config, device, nullptr);
+    const auto usual_cost = [&](int64_t rows) { return static_cast<double>(rows) + reading_cost(config, device); };
+    std::vector<TunedTile> tiles = tuned_tiles(config, device, amx ? "amx" : config.variant);
+    if (tiles.empty()) {
+      const int64_t keys = amx ? 256 : 128;
+      for (const int64_t rows : {256, 128, 64}) tiles.push_back({rows, keys, usual_cost(rows)});
+      for (const int64_t rows : {128, 64, 32, 16}) tiles.push_back({rows, 64, usual_cost(rows)});
+    }
     double least = std::numeric_limits<double>::infinity();
-    for (const auto& [block_r, block_c] : tiles) {
+    for (const TunedTile& tile : tiles) {
       FlashConfig candidate = given;
-      if (given.block_r == 0) candidate.block_r = block_r;
-      if (given.block_c == 0) candidate.block_c = block_c;
-      const bool last = block_r == 16;
+      if (given.block_r == 0) candidate.block_r = tile.block_r;
+      if (given.block_c == 0) candidate.block_c = tile.block_c;
+      const bool last = &tile == &tiles.back();
       const bool fits = threadgroup_bytes(candidate, device, nullptr) <= device.threadgroup_memory_bytes;
-      const bool useful = block_r < 2 * given.shape.q_len;
-      const double time =
-          fits && (useful || last) ? expected_time(candidate, device) : std::numeric_limits<double>::infinity();
+      const bool useful = tile.block_r < 2 * given.shape.q_len;
+      const double time = fits && (useful || last)
+                              ? tile.cost / usual_cost(tile.block_r) * expected_time(candidate, device)
+                              : std::numeric_limits<double>::infinity();
       if (time < least || (last && std::isinf(least))) {
         least = time;
         config = candidate;
@@ -164,15 +172,19 @@ class CpuFlash : public FlashOperation {
   }
 
  private:
+  static double reading_cost(const FlashConfig& config, const DeviceInfo& device) {
+    return uses_amx(config, device, nullptr) ? 25 : 4;
+  }
+
   // Returns the relative time of a launch. The unit is the time that a thread takes for one row and one key. A tile
-  // takes the time rows + reading for each key, because it reads the key once, however many rows it has. (On
+  // takes the time rows + reading_cost() for each key, because it reads the key once, however many rows it has. (On
   // recorded CPUs without AMX, a launch with tiles of 16 rows takes 1.12 to 1.7 times as long as a launch with tiles of
   // 256 rows; with AMX, a launch with tiles of 128 rows takes 1.1 times as long.) A thread that is free takes the next
   // tile; of causal tiles the longest come first. At the end of the launch threads are idle until the last tile is
   // done. For this idle time the function adds waiting * (time of the longest tile).
   static double expected_time(const FlashConfig& config, const DeviceInfo& device) {
     constexpr double waiting = 1 / 8.;
-    const double reading = uses_amx(config, device, nullptr) ? 25 : 4;
+    const double reading = reading_cost(config, device);
     const AttentionShape& shape = config.shape;
     const auto rows_computed = [](int64_t rows) { return static_cast<double>(divided_up(rows, int64_t{16}) * 16); };
     const int64_t heads = shape.batch * shape.q_heads;

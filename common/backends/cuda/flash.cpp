@@ -15,6 +15,7 @@
 #include "common/attention/kernels/naive.h"
 #include "common/attention/kernels/round_up.h"
 #include "common/attention/kernels/wgmma.h"
+#include "common/attention/tuning.h"
 #include "common/backends/cuda/operations.h"
 #include "common/backends/cuda/tensor_map.h"
 #include "common/backends/cuda/wgmma_schedule.h"
@@ -209,21 +210,23 @@ class CudaFlash : public FlashOperation {
 
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& hints) const override {
     const FlashConfig given = config;
-    std::vector<Tile> candidates = tiles(given, device);
-    const auto differs = [&](const Tile& tile) {
-      return (given.block_r != 0 && given.block_r != tile.rows) || (given.block_c != 0 && given.block_c != tile.keys);
+    std::vector<TunedTile> candidates = tiles(given, device);
+    const auto differs = [&](const TunedTile& tile) {
+      return (given.block_r != 0 && given.block_r != tile.block_r) ||
+             (given.block_c != 0 && given.block_c != tile.block_c);
     };
     if (!std::ranges::all_of(candidates, differs)) std::erase_if(candidates, differs);
     // With more than two consumers, threads have no registers for the numbers that a hook reads.
-    const auto crowded = [&](const Tile& tile) { return hints.reads && tile.rows > 128; };
+    const auto crowded = [&](const TunedTile& tile) { return hints.reads && tile.block_r > 128; };
     if (!std::ranges::all_of(candidates, crowded)) std::erase_if(candidates, crowded);
     // Tiles that cannot run have an infinite time. If no tile can run, the last tile is chosen.
     double least = std::numeric_limits<double>::infinity();
-    for (const Tile& tile : candidates) {
+    for (const TunedTile& tile : candidates) {
       FlashConfig candidate = given;
-      if (given.block_r == 0) candidate.block_r = tile.rows;
-      if (given.block_c == 0) candidate.block_c = tile.keys;
-      const double cost = hints.change == ScoreChange::any ? tile.hooked_cost() : tile.cost;
+      if (given.block_r == 0) candidate.block_r = tile.block_r;
+      if (given.block_c == 0) candidate.block_c = tile.block_c;
+      const double hooked = tile.hooked_cost > 0 ? tile.hooked_cost : 1.8 * tile.cost;
+      const double cost = hints.change == ScoreChange::any ? hooked : tile.cost;
       const double time = runs(candidate, device) ? expected_time(candidate, device, cost, hints.window)
                                                   : std::numeric_limits<double>::infinity();
       if (time <= least) {
@@ -291,53 +294,27 @@ class CudaFlash : public FlashOperation {
   }
 
  private:
-  /// A tile and its cost. The cost is the time that a multiprocessor takes for one key of its tile. A multiprocessor
-  /// that works on two tiles at the same time takes this time for one key of each tile.
-  struct Tile {
-    int64_t rows, keys;
-    double cost;
-    double hooked = 0;  // the cost with a score hook that works on each score, as a soft cap does; 0: not measured
-
-    double hooked_cost() const { return hooked > 0 ? hooked : 1.8 * cost; }
-  };
-
   bool runs(const FlashConfig& config, const DeviceInfo& device) const {
     return !skip_reason(config, device, nullptr) &&
            kernel(config, device, nullptr).threadgroup_bytes <= device.threadgroup_memory_bytes;
   }
 
-  // Costs of `wgmma` are nanoseconds on an H200 (common/attention/kernels/README.md); for `mma_sync` only the order of
-  // the costs is known. The last tiles of each list are for devices with less memory.
-  static std::vector<Tile> tiles(const FlashConfig& config, const DeviceInfo& device) {
+  // Returns the tiles of the device's file of tuning, or else tiles with relative costs. The last tiles of each list
+  // are for devices with less memory.
+  static std::vector<TunedTile> tiles(const FlashConfig& config, const DeviceInfo& device) {
     const int64_t dim = config.shape.head_dim;
-    if (kernel_of(config, device) == "mma_sync") {
+    const std::string kernel = kernel_of(config, device);
+    std::vector<TunedTile> tuned = tuned_tiles(config, device, kernel);
+    if (!tuned.empty()) return tuned;
+    if (kernel == "mma_sync") {
       if (config.dtype == DType::f32) {
         const int64_t keys = dim <= 64 ? 32 : dim <= 128 ? 64 : dim <= 192 ? 32 : 16;
         return {{128, keys, 20}, {64, 32, 11}, {64, 16, 12}};
       }
       return {{128, dim <= 64 ? 128 : dim <= 96 ? 96 : 64, 20}, {64, dim <= 64 ? 64 : 32, 11}, {64, 16, 12}};
     }
-    if (dim <= 64)
-      return {{256, 64, 14.3, 22.2}, {192, 128, 9.7, 16.9}, {128, 128, 8.2, 12.4},
-              {64, 128, 7.9},        {64, 64, 9.0},         {64, 16, 20}};
-    if (dim <= 80) {
-      return {{192, 64, 12.6}, {192, 96, 11.8}, {192, 112, 11.6}, {128, 128, 8.8},
-              {64, 128, 6.8},  {64, 64, 14.0},  {64, 16, 30}};
-    }
-    if (dim <= 96) {
-      return {{192, 64, 13.7}, {192, 96, 13.0}, {192, 112, 12.6}, {128, 128, 9.6},
-              {64, 128, 6.9},  {64, 64, 14.6},  {64, 16, 30}};
-    }
-    if (dim <= 112) {
-      return {{192, 64, 13.7}, {192, 96, 12.8}, {128, 128, 9.6}, {64, 128, 6.9}, {64, 64, 14.6}, {64, 16, 30}};
-    }
-    if (dim <= 128) {
-      return {{192, 64, 15.1, 20.6}, {192, 80, 14.7, 20.2}, {128, 128, 10.1, 14.6},
-              {64, 128, 8.0},        {64, 64, 12.1},        {64, 16, 25}};
-    }
-    if (dim <= 160) return {{128, 64, 13.8}, {128, 112, 13.4}, {64, 64, 9.8}, {64, 16, 20}};
-    if (dim <= 192) return {{128, 64, 15.3}, {128, 96, 15.0}, {64, 64, 11.0}, {64, 16, 20}};
-    return {{128, 64, 19.8}, {64, 64, 13.2}, {64, 16, 25}};
+    if (dim <= 128) return {{192, 80, 29}, {128, 128, 20}, {64, 128, 16}, {64, 64, 24}, {64, 16, 50}};
+    return {{128, 64, 20}, {64, 64, 13}, {64, 16, 25}};
   }
 
   // Returns the relative time of a launch. A tile takes time for its keys, and a constant time for its start and its

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "common/attention/kernels/naive.h"
 #include "common/attention/kernels/tuned_metal.h"
+#include "common/attention/tuning.h"
 #include "common/backends/metal/operations.h"
 
 namespace attn {
@@ -79,10 +82,11 @@ class MetalFlash : public FlashOperation {
   // Sets block_r and block_c where they are 0: from the first tile that fits, or from the last tile if none fits.
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
     const FlashConfig given = config;
-    constexpr std::pair<int64_t, int64_t> tiles[] = {{32, 32}, {32, 16}, {16, 32}, {16, 16}, {16, 8}, {8, 8}};
-    for (const auto& [rows, keys] : tiles) {
-      if (given.block_r == 0) config.block_r = rows;
-      if (given.block_c == 0) config.block_c = keys;
+    std::vector<TunedTile> tiles = tuned_tiles(config, device, config.variant);
+    if (tiles.empty()) tiles = {{32, 32}, {32, 16}, {16, 32}, {16, 16}, {16, 8}, {8, 8}};
+    for (const TunedTile& tile : tiles) {
+      if (given.block_r == 0) config.block_r = tile.block_r;
+      if (given.block_c == 0) config.block_c = tile.block_c;
       const bool fits = static_cast<size_t>(tuned_layout(config).bytes) <= device.threadgroup_memory_bytes;
       if (fits && !skip_reason(config, device, nullptr)) return;
     }
