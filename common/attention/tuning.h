@@ -1,5 +1,5 @@
 // Tuning: what was measured on devices of one architecture. findings/README.md describes the file,
-// findings/tuning/ARCH.json, which is installed beside the kernels.
+// findings/tuning/ARCH.json, which is installed with the kernels.
 #pragma once
 
 #include <cstdint>
