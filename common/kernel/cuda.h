@@ -8,6 +8,7 @@
 #include "common/kernel/types.h"
 
 #define DEVICE __device__ __forceinline__
+#define NOINLINE __device__ __noinline__
 #define UNROLL _Pragma("unroll")
 
 constexpr int WARP = 32;  // threads

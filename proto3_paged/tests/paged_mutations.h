@@ -39,11 +39,11 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
         "end = min(min(here.keys, first_key + TEAM_KEYS), first + 1);\n    if (first >= end)");
     add("writes no token", "if (here.tile != 0) return;", "return;");
   } else {
-    add("does not rotate queries", "position >= 0) turn_at", "false) turn_at");
+    add("does not rotate queries", "position >= 0) turn(", "false) turn(");
     add("rotates queries for the previous position", "first_new() + query_of(row); position",
         "first_new() + query_of(row) - 1; position");
-    add("rotates keys for the previous position", "turn_at(values, first_new() + token);",
-        "turn_at(values, max(first_new() + token - 1, 0));");
+    add("rotates keys for the previous position", "turn(values, tokens_of(p), first_new() + token);",
+        "turn(values, tokens_of(p), max(first_new() + token - 1, 0));");
     add("writes to the previous slot", "to_place = place_of(key);", "to_place = place_of(key > 0 ? key - 1 : 0);");
     add("writes no token", "if (first_row > 0) continue;", "continue;");
   }

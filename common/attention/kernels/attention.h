@@ -59,29 +59,15 @@ struct KeyRange {
 struct KeyPlace {
   int batch, head, row;
 };
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    constexpr INT64
-    index_of(const LOCAL TensorStrides& strides, const LOCAL KeyPlace& place) {
+constexpr INT64 index_of(const LOCAL TensorStrides& strides, const LOCAL KeyPlace& place) {
   return place.batch * strides.batch + place.head * strides.head + place.row * strides.row;
 }
 
 /// Whether K and V have the page `place.batch`: a table of pages can hold any number. Without pages the result is true.
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    constexpr bool
-    is_place(const LOCAL AttentionParams& params, const LOCAL KeyPlace& place) {
+constexpr bool is_place(const LOCAL AttentionParams& params, const LOCAL KeyPlace& place) {
   return static_cast<unsigned>(place.batch) < static_cast<unsigned>(params.pages);
 }
 
 /// Returns one more than the last key that query q may see with a causal mask, which is aligned to the bottom right.
 /// The result is not clipped to [0, kv_len].
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    constexpr int
-    causal_end(int q, int q_len, int kv_len) {
-  return q + 1 + kv_len - q_len;
-}
+constexpr int causal_end(int q, int q_len, int kv_len) { return q + 1 + kv_len - q_len; }

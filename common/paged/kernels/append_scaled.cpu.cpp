@@ -7,25 +7,14 @@
 #include "common/paged/kernels/append_scaled.h"
 
 #include "common/kernel/to_bytes.h"
+#include "common/paged/kernels/turn_cpu.h"
 
 namespace {
 
-constexpr int LANES = 8, HALF = ROTARY_DIM / 2;
+constexpr int LANES = 8;
 
 INLINE void load_row(float* row, const void* tensor, long long at) {
   for (int d = 0; d < HEAD_DIM; d += LANES) store(row + d, load_floats<IN_TYPE, LANES>(tensor, at + d));
-}
-
-/// Rotates a row by the angles of its position.
-INLINE void turn(float* row, const NewTokens& tokens, int position) {
-  const float* const cosines = tokens.cosines + static_cast<long long>(position) * HALF;
-  const float* const sines = tokens.sines + static_cast<long long>(position) * HALF;
-  VECTORIZE for (int i = 0; i < HALF; ++i) {
-    float &x = row[INTERLEAVED ? 2 * i : i], &y = row[INTERLEAVED ? 2 * i + 1 : HALF + i];
-    const float turned = x * cosines[i] - y * sines[i];
-    y = y * cosines[i] + x * sines[i];
-    x = turned;
-  }
 }
 
 INLINE void store_row(void* cache, long long at, const float* row, float scale) {

@@ -29,6 +29,7 @@
 // This header calls the score hook, so it stands after the hook:
 #include "common/attention/kernels/exact_row_cpu.h"
 #include "common/kernel/bytes_cpu.h"
+#include "common/paged/kernels/turn_cpu.h"
 
 namespace {
 
@@ -167,17 +168,6 @@ INLINE void ask_for(const char* row) {
 /// begins in the worker's share, else the worker's first part.
 INLINE long long part_of(int worker, bool begins) { return 2LL * worker + begins; }
 
-/// Rotates the pairs of `row` by the angles that have these cosines and sines.
-INLINE void turn(float* row, const float* cosines, const float* sines) {
-  constexpr int half = ROTARY_DIM / 2;
-  VECTORIZE for (int i = 0; i < half; ++i) {
-    float &x = row[INTERLEAVED ? 2 * i : i], &y = row[INTERLEAVED ? 2 * i + 1 : half + i];
-    const float turned = x * cosines[i] - y * sines[i];
-    y = y * cosines[i] + x * sines[i];
-    x = turned;
-  }
-}
-
 struct Worker {
   const Params& p;
   const Line line{p};
@@ -218,7 +208,7 @@ struct Worker {
     const long long at = index_of(p.q_strides, {sequence.batch, head_of(row), query_of(row)});
     for (int d = 0; d < HEAD_DIM; d += LANES) store(to + d, load_floats<IN_TYPE, LANES>(p.q, at + d) * factor);
     if constexpr (APPENDS) {
-      if (const int position = first_new() + query_of(row); position >= 0) turn_at(to, position);
+      if (const int position = first_new() + query_of(row); position >= 0) turn(to, tokens_of(p), position);
     }
   }
 
@@ -245,10 +235,6 @@ struct Worker {
 
   /// The key of the first new token; negative if a sequence has fewer keys than new tokens.
   INLINE int first_new() const { return sequence.keys - p.q_len; }
-  INLINE void turn_at(float* row, int position) const {
-    const long long at = static_cast<long long>(position) * (ROTARY_DIM / 2);
-    turn(row, tokens_of(p).cosines + at, tokens_of(p).sines + at);
-  }
   INLINE const char* new_row(const void* rows, const TensorStrides& strides, int token) const {
     return static_cast<const char*>(rows) +
            (sequence.batch * strides.batch + kv_head * strides.head + token * strides.row) * ELEMENT_BYTES;
@@ -259,7 +245,7 @@ struct Worker {
     const char* const k = new_row(tokens_of(p).k, tokens_of(p).k_strides, token);
     float values[HEAD_DIM];
     for (int d = 0; d < HEAD_DIM; d += LANES) store(values + d, load_floats<IN_TYPE, LANES>(k, d));
-    turn_at(values, first_new() + token);
+    turn(values, tokens_of(p), first_new() + token);
     for (int d = 0; d < HEAD_DIM; d += LANES) store_floats<IN_TYPE, LANES>(row, d, load<Floats>(values + d));
   }
 

@@ -14,13 +14,7 @@
 #undef SCORE_OUT
 #define SCORE_IS_LINEAR 0
 
-#ifdef __CUDACC__
-static __device__ __noinline__
-#else
-static NOINLINE
-#endif
-    float
-    score(float s, int q, int k, const ScoreContext& context) {
+static NOINLINE float score(float s, int q, int k, const ScoreContext& context) {
   return score_in_place(s, q, k, context);
 }
 

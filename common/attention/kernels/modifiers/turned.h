@@ -33,11 +33,7 @@ struct AngleTable {
   const char* begin;
   int offset;  // in bytes
   template <typename Angles>
-#ifdef __CUDACC__
-  __device__
-#endif
-      Angles
-      at(int i) const {
+  Angles at(int i) const {
     return *reinterpret_cast<const Angles*>(begin + (offset + i * 4));
   }
 };
