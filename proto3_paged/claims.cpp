@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/cases/modifier_axes.h"
 #include "proto3_paged/problem.h"
 
 namespace attn {
@@ -29,12 +30,11 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
                                     {"reduce", "last"},
                                     {"append", "none"},
                                     {"cascade", "0"},
-                                    {"alibi", "0"},
-                                    {"soft_cap", "0"},
-                                    {"sinks", "0"},
-                                    {"window_left", "-1"},
                                     {"block_c", "64"}}) {
     if (!but.contains(axis) && !has(result, axis, value)) return false;
+  }
+  for (const std::string& axis : modifiers_on(result.config)) {  // `lengths` is no modifier in this experiment
+    if (!but.contains(axis) && axis != "lengths") return false;
   }
   return true;
 }

@@ -163,10 +163,10 @@ PagedConfig PagedConfig::from(const Case& config) {
                        .shared_pct = config.integer("shared_pct"),
                        .cascade = config.integer("cascade") != 0,
                        .prefill = config.text("task") == "prefill"};
-  paged.modifiers.alibi = config.integer("alibi") != 0;
-  paged.modifiers.soft_cap = static_cast<double>(config.integer("soft_cap"));
+#define ATTN_MODIFIER(type, name, ...) paged.modifiers.name = static_cast<type>(config.integer(#name));
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
   paged.modifiers.sinks = config.integer("sinks") != 0;
-  paged.modifiers.window_left = config.integer("window_left");
   if (paged.append == "none") return paged;
   const int64_t rotary_dim = config.integer("rotary_dim");
   paged.decode.appends = paged.append == "fused";

@@ -41,7 +41,7 @@ struct PagedConfig {
   std::string append = "none";
   int64_t shared_pct = 25;   // tokens that all sequences begin with, in percent of kv_len
   bool cascade = false;      // true: the pages that all sequences share are read once for all sequences
-  Modifiers modifiers = {};  // alibi, soft_cap, sinks and window_left
+  Modifiers modifiers = {};  // the options of caches with a number, and sinks
   bool prefill = false;      // true: PrefillLaunch, many queries; false: DecodeLaunch or CascadeLaunch, few queries
 
   static PagedConfig from(const Case& config);

@@ -15,8 +15,12 @@
 namespace attn {
 namespace {
 
-// The modifiers of proto7_variants that this experiment sweeps.
-const std::vector<std::string> modifiers = {"alibi", "soft_cap", "sinks", "window_left"};
+// The modifiers of proto7_variants that this experiment has too: the options of caches with a number, and sinks.
+const std::vector<std::string> modifiers = {
+#define ATTN_MODIFIER(type, name, ...) #name,
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
+    "sinks"};
 
 }  // namespace
 
@@ -63,8 +67,8 @@ std::vector<AxisInfo> paged_axes() {
        1},
       {"rotary_dim", "elements of a row that RoPE turns if tokens are appended; 0: all", {}, 0, 512, 2},
       {"rope_pairing", "which two elements of a row RoPE turns together", {"half_split", "interleaved"}, 0, 0, 1}};
-  for (AxisInfo& axis : modifier_infos()) {
-    if (std::ranges::find(modifiers, axis.name) != modifiers.end()) axes.push_back(std::move(axis));
+  for (const auto& [axis, off] : modifier_axes()) {
+    if (std::ranges::find(modifiers, axis.name) != modifiers.end()) axes.push_back(axis);
   }
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant" || axis.name == "layout" || axis.name == "block_r") continue;
@@ -190,7 +194,7 @@ void complete_paged(Case& config, const DeviceInfo& device) {
   config.set_default("page_order", std::string("identity"));
   if (config.integer("page_size") == 0) config.set("page_order", std::string("identity"));
   for (const auto& [axis, off] : modifier_axes()) {
-    if (std::ranges::find(modifiers, axis) != modifiers.end()) config.set_default(axis, off);
+    if (std::ranges::find(modifiers, axis.name) != modifiers.end()) config.set_default(axis.name, off);
   }
   config.set_default("append", std::string("none"));
   config.set_default("rotary_dim", int64_t{0});

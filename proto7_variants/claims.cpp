@@ -26,7 +26,7 @@ constexpr size_t whole_tile_sweep = 4;  // results with fewer tiles do not tell 
 
 std::set<std::string> what_varies() {
   std::set<std::string> axes = tile_axes;
-  for (const auto& [axis, off] : modifier_axes()) axes.insert(axis);
+  for (const auto& [axis, off] : modifier_axes()) axes.insert(axis.name);
   return axes;
 }
 

@@ -62,11 +62,7 @@ void UserFunctions::add_texts(AttentionHooks& hooks) const {
     hooks.change = ScoreChange::any;
   }
   if (mask) {
-    const std::string keys = "common/attention/kernels/keys.h";
-    if (const auto known = hooks.includes.find(keys); known != hooks.includes.end()) {
-      hooks.includes["proto7_variants/kernels/modifier_keys.h"] = known->second;
-    }
-    hooks.includes[keys] = instead("keys");
+    hooks.includes["common/attention/kernels/keys.h"] = instead("keys");
     hooks.includes["common/attention/kernels/mask.h"] = instead("visible");
     // A mask function whose text has none of these words does not take the context. Such a function hides the same
     // pairs in all sequences and heads, so all of them share the lists.

@@ -37,54 +37,23 @@ std::vector<AxisInfo> variants_axes() {
        0,
        0,
        1}};
-  for (AxisInfo& axis : modifier_infos()) axes.push_back(std::move(axis));
-  const std::vector<AxisInfo> others = {
-      {"rope",
-       "rotary positions. before: a launch turns Q and K; query: a launch turns K, the attention kernel turns Q; "
-       "kernel: the attention kernel turns both",
-       {"none", "before", "query", "kernel"},
-       0,
-       0,
-       1},
-      {"rotary_dim", "columns of a row that RoPE turns; 0: all", {}, 0, 512, 2},
-      {"rope_pairing",
-       "which columns turn as a pair: i and i + rotary_dim / 2, or 2i and 2i + 1",
-       {"half_split", "interleaved"},
-       0,
-       0,
-       1},
-      {"rope_theta", "the base of the frequencies", {}, 2, 1000000000, 1},
-      {"rope_scaling",
-       "for long sequences: linear, NTK or YaRN by a factor of 4, or the scaling of Llama 3.1",
-       {"none", "linear", "ntk", "yarn", "llama3"},
-       0,
-       0,
-       1},
-      {"rope_angles",
-       "whether a launch computes the angles, or reads them from a table",
-       {"computed", "table"},
-       0,
-       0,
-       1},
-      {"rope_position", "position of the first key", {}, 0, 1 << 30, 1},
-      {"rope_in_place", "1: the launch before attention overwrites Q and K; 0: it writes other tensors", {}, 0, 1, 1},
-      {"score_function", "a function of yours changes the scores (--score-function)", {"none"}, 0, 0, 1},
-      {"mask_function", "a function of yours hides pairs (--mask-function)", {"none"}, 0, 0, 1}};
-  axes.insert(axes.end(), others.begin(), others.end());
+  for (const auto* own : {&modifier_axes(), &rotary_axes()}) {
+    for (const auto& [axis, off] : *own) axes.push_back(axis);
+  }
   for (AxisInfo& axis : flash_axes()) axes.push_back(std::move(axis));
   return axes;
 }
 
 std::vector<std::string> variants_compared_axes() {
   std::vector<std::string> axes = {"kv_heads_by", "block_r", "block_c"};
-  for (const auto& [axis, off] : modifier_axes()) axes.push_back(axis);
+  for (const auto& [axis, off] : modifier_axes()) axes.push_back(axis.name);
   return axes;
 }
 
 std::set<std::string> variants_narrowing_axes() {
   std::set<std::string> axes = {"task", "kv_heads", "kv_heads_by"};
-  for (const auto& [axis, off] : modifier_axes()) axes.insert(axis);
-  for (const auto& [axis, off] : rotary_axes()) axes.insert(axis);
+  for (const auto& [axis, off] : modifier_axes()) axes.insert(axis.name);
+  for (const auto& [axis, off] : rotary_axes()) axes.insert(axis.name);
   return axes;
 }
 
@@ -137,7 +106,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
          {integers("alibi", {0, 1}), integers("soft_cap", {30}), integers("window_left", {2048 / 8})}) {
       Block block = {modifier, integers("block_r", rows), integers("block_c", keys)};
       for (const auto& [axis, off] : modifier_axes()) {
-        if (axis != modifier.name) block.push_back({axis, {off}});
+        if (axis.name != modifier.name) block.push_back({axis.name, {off}});
       }
       add(2048, own_dims, causal, std::move(block));
     }
@@ -238,7 +207,7 @@ void complete_variants(Case& config, const DeviceInfo& device) {
   const std::string task = config.text("task");
   const bool turns_alone = task == "rope", copies_alone = task == "expand";
   for (const auto& [axis, off] : modifier_axes()) {
-    if (!config.has(axis) || task != "attention") config.set(axis, off);
+    if (!config.has(axis.name) || task != "attention") config.set(axis.name, off);
   }
   if (turns_alone) {  // the axes of attention have no meaning
     config.set("rope", std::string("before"));
@@ -246,7 +215,7 @@ void complete_variants(Case& config, const DeviceInfo& device) {
     config.set("variant", std::string("tuned"));
   }
   for (const auto& [axis, off] : rotary_axes()) {
-    if (!config.has(axis) || config.text("rope") == "none") config.set(axis, off);
+    if (!config.has(axis.name) || config.text("rope") == "none") config.set(axis.name, off);
   }
   if (!config.has("kv_heads_by") || turns_alone) config.set("kv_heads_by", std::string("index"));
   if (copies_alone) return complete_expand(config);
@@ -254,9 +223,9 @@ void complete_variants(Case& config, const DeviceInfo& device) {
   const bool causal = config.integer("causal") != 0;
   TileHints hints;
   if (left >= 0 && (causal || right >= 0)) hints.window = left + 1 + (causal ? 0 : right);
-  const bool changed =
-      config.integer("soft_cap") != 0 || config.text("bias") != "none" || config.text("score_by") != "constant";
-  if (changed || config.text("score_function") != "none") hints.change = ScoreChange::any;
+  Case without_rope = config;
+  without_rope.set("rope", std::string("none"));
+  hints.change = config.text("score_function") != "none" ? ScoreChange::any : modifiers_of(without_rope).score_change();
   hints.reads = config.text("bias") != "none";
   complete_modified(config, device, hints);
 }

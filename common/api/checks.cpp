@@ -290,7 +290,7 @@ void check_number(const char* name, T value, T off, T least, T most) {
 }
 
 void check_modifiers(const FlashCall& call) {
-#define ATTN_MODIFIER(type, name, off, least, most) check_number<type>(#name, call.name, off, least, most);
+#define ATTN_MODIFIER(type, name, off, least, most, ...) check_number<type>(#name, call.name, off, least, most);
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   require(call.soft_cap == 0 || std::abs(call.scale) <= most_scale * call.soft_cap,

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -20,7 +21,6 @@
 #include "common/api/engine.h"
 #include "common/api/kernels/stage.h"
 #include "common/attention/given_mask.h"
-#include "common/attention/kernels/mask_bits.h"
 #include "common/attention/launch.h"
 #include "common/attention/modifiers.h"
 #include "common/base/error.h"
@@ -125,7 +125,6 @@ inline Modifiers modifiers_of(const ModifiedCall& call) {
 #define ATTN_DRAWN_TABLE(element, name, ...)
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
-  m.starts = call.starts != nullptr;
   m.tree = call.tree != nullptr;
   m.ragged = !call.cu_seqlens_q ? 0 : call.causal && call.prefix == 0 ? 2 : 1;
   m.documents = call.documents != nullptr;
@@ -165,107 +164,83 @@ inline void add_options(Key& key, const ModifiedCall& call) {
   key.add(call.mask.data ? 1 + int64_t{call.mask.has(0)} + 2 * int64_t{call.mask.has(1)} : 0);
 }
 
-inline int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+/// The tables of a call, on the device. If the call has ALiBi without slopes, the first table is without an address.
+struct CallTables {
+  std::array<ModifierLayout::Table, most_staged_tables> tables{};
+  size_t count = 0;
 
-/// The block of memory that the modifiers' hooks (their code in a kernel) read: the head (a ModifiersWithMask), then
-/// the tables. Each call may fill the tables anew.
+  explicit CallTables(const ModifiedCall& call) {
+    const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
+    const int64_t sequences = call.sequences, (&bias_sizes)[4] = call.bias_sizes;
+    if (call.alibi && !call.alibi_slopes) tables.at(count++) = {&ModifierData::alibi_slopes, q_heads, nullptr};
+    const auto add = [&](int ModifierData::* offset, const auto* table, int64_t elements) {
+      if (!table) return;
+      const int64_t slack = offset == &ModifierData::bias ? bias_slack : 0;
+      tables.at(count++) = {offset, elements * static_cast<int64_t>(sizeof *table) / 4, table, slack};
+    };
+#define ATTN_TABLE(element, name, ...) add(&ModifierData::name, call.name, elements({__VA_ARGS__}));
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+    add(&ModifierData::tree, call.tree, batch * q_len);
+  }
+  std::span<ModifierLayout::Table> all() { return std::span(tables).first(count); }
+};
+
+/// The block of memory that the modifiers' hooks (their code in a kernel) read. Each call may fill the tables anew.
 class ModifierBlock {
  public:
   /// `mask` is GivenMask::bits().
   ModifierBlock(Device& device, const ModifiedCall& call, const MaskBits& mask = {}) {
-    ModifiersWithMask data{.before = {}, .mask = mask};
-    LaterModifiers& all = data.before;
-    ModifierData& head = all.before.tables;
-    const AttentionShape s{
-        .batch = call.q.batch, .q_heads = call.q.heads, .q_len = call.q.tokens, .kv_len = call.k.tokens};
-    const auto place = [&](int& offset, int64_t words) {
-      bytes_ = up(bytes_, 256);
-      offset = static_cast<int>(bytes_);
-      bytes_ += words * 4;
-      if (bytes_ > INT32_MAX)
-        throw BadInput(fmt::format("tables of {} bytes are not allowed; at most 2 GiB are", bytes_));
-    };
-    bytes_ = sizeof data;
-    if (call.alibi) place(head.slopes, s.q_heads);
-    const int64_t batch = s.batch, q_heads = s.q_heads, kv_len = s.kv_len;
-#define ATTN_MODIFIER_TABLE(element, name, ...) \
-  if (call.name) place(head.name, elements({__VA_ARGS__}));
-#define ATTN_OPTIONS_OF_FLASH
-#include "common/attention/options.def"
-    if (call.bias) {
-      const int64_t words = set_bias_strides(head, call.bias_sizes);
-      place(head.bias, words + bias_slack);
-    }
-    if (call.starts) place(all.starts, batch);
-    if (call.cu_seqlens_q) {
-      all.sequences = static_cast<int>(call.sequences);
-      place(all.cu_seqlens_q, call.sequences + 1);
-      place(all.cu_seqlens_k, call.sequences + 1);
-    }
-    if (call.tree) place(all.tree, 2 * batch * call.q.tokens);
-    head_ = all;
-    memory_ = Buffer(device, static_cast<size_t>(bytes_));
-    memory_.upload(&data, sizeof data);
-    if (call.alibi && !call.alibi_slopes) {
-      std::vector<std::byte> bytes(static_cast<size_t>(head.slopes) + static_cast<size_t>(s.q_heads) * 4);
-      std::memcpy(bytes.data(), &data, sizeof data);
-      size_t at = static_cast<size_t>(head.slopes);
-      for (const double slope : attn::alibi_slopes(s.q_heads)) {
-        const auto value = static_cast<float>(slope);
-        std::memcpy(bytes.data() + at, &value, sizeof value);
-        at += sizeof value;
+    ModifierData data{};
+    data.sequences = static_cast<int>(call.sequences);
+    data.mask = mask;
+    set_bias_strides(data, call.bias_sizes);
+    CallTables tables(call);
+    layout_ = ModifierLayout(data, tables.all());
+    std::vector<float> slopes;
+    for (ModifierLayout::Table& table : tables.all()) {
+      if (!table.from) {
+        for (const double slope : attn::alibi_slopes(call.q.heads)) slopes.push_back(static_cast<float>(slope));
       }
-      memory_.upload(bytes.data(), bytes.size());
+      table.from = table.from ? nullptr : slopes.data();  // only these slopes are on the host
     }
+    memory_ = Buffer(device, static_cast<size_t>(layout_.bytes()));
+    const std::vector<std::byte> known = layout_.filled(tables.all());
+    memory_.upload(known.data(), known.size());
   }
 
   void* data() const { return memory_.data(); }
   /// Returns the parameters of the kernel `stage`, which copies the call's tables to the block.
   StageParams staged(const ModifiedCall& call) const {
-    constexpr int most = 0
-#define ATTN_TABLE(element, name, ...) +1  // NOLINT(bugprone-macro-parentheses): a term of a sum
-#define ATTN_OPTIONS_OF_FLASH
-#include "common/attention/options.def"
-        ;
-    static_assert(most <= most_staged_tables);
     StageParams params{};
     params.block = static_cast<unsigned char*>(memory_.data());
-    const auto add = [&](const void* from, int64_t words, int at) {
-      if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
-    };
-    const ModifierData& head = head_.before.tables;
-    if (call.bias) {  // one launch of decoding serves biases with different numbers of keys and different strides
-      LaterModifiers all = head_;
-      add(call.bias, set_bias_strides(all.before.tables, call.bias_sizes), head.bias);
-      static_assert(sizeof all <= most_staged_bytes);
-      params.bytes = sizeof all;
-      std::memcpy(params.head, &all, sizeof all);
+    CallTables tables(call);
+    for (const ModifierLayout::Table& table : tables.all()) {
+      if (!table.from) continue;
+      params.table[params.tables++] = {static_cast<const unsigned*>(table.from), table.words,
+                                       layout_.head().*table.offset};
     }
-    add(call.alibi_slopes, call.q.heads, head.slopes);
-    const int64_t batch = call.q.batch, q_heads = call.q.heads, kv_len = call.k.tokens;
-#define ATTN_MODIFIER_TABLE(element, name, ...) add(call.name, elements({__VA_ARGS__}), head.name);
-#define ATTN_OPTIONS_OF_FLASH
-#include "common/attention/options.def"
-    add(call.starts, batch, head_.starts);
-    add(call.cu_seqlens_q, call.sequences + 1, head_.cu_seqlens_q);
-    add(call.cu_seqlens_k, call.sequences + 1, head_.cu_seqlens_k);
-    add(call.tree, 2 * batch * call.q.tokens, head_.tree);
+    if (call.bias) {  // one launch of decoding serves biases with different numbers of keys and different strides
+      ModifierData head = layout_.head();
+      set_bias_strides(head, call.bias_sizes);
+      static_assert(sizeof head <= most_staged_bytes);
+      params.bytes = sizeof head;
+      std::memcpy(params.head, &head, sizeof head);
+    }
     return params;
   }
 
  private:
-  /// Sets the strides of a dense bias, and returns the number of its elements.
-  static int64_t set_bias_strides(ModifierData& data, const int64_t (&sizes)[4]) {
+  /// Sets the strides of a dense bias.
+  static void set_bias_strides(ModifierData& data, const int64_t (&sizes)[4]) {
     int64_t stride = sizes[3];
     for (int axis = 2; axis >= 0; --axis) {
       data.bias_strides[axis] = sizes[axis] == 1 ? 0 : stride;
       stride *= sizes[axis];
     }
-    return stride;
   }
 
-  int64_t bytes_ = 0;
-  LaterModifiers head_{};
+  ModifierLayout layout_;
   Buffer memory_;
 };
 /// A launch that is prepared for the calls of one key, with the memory that it reads in addition to the caller's

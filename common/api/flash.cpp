@@ -48,8 +48,12 @@ bool has_few_rows(const FlashCall& call) {
   // Decoding has none of these options except lengths, which mean something else there. In decoding the last query
   // stands at the last key that a sequence has. In a FlashCall the last query stands at K's last row, which may be
   // padding.
-  const bool decodes = call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents &&
-                       !call.blocks && !call.cu_seqlens_q && !call.mask.data;
+  bool decodes =
+      call.prefix == 0 && !call.lengths && !call.documents && !call.blocks && !call.cu_seqlens_q && !call.mask.data;
+#define ATTN_MODIFIER(...)
+#define ATTN_MASK_MODIFIER(type, name, off, ...) decodes &= call.name == off;
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
   const auto& sizes = call.bias_sizes;
   return decodes && call.q.tokens <= few_rows.queries && call.q.heads / call.k.heads * call.q.tokens <= few_rows.rows &&
          call.k.tokens * call.q.batch < most_lengths &&

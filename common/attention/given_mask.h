@@ -25,7 +25,7 @@ class GivenMask {
             bool for_each_sequence);
 
   /// Encodes the launch that makes the lists and the bits from `mask`. `mask` has the same axes as the constructor's
-  /// mask. `data` points to the hooks' data. The data begin with a ModifiersWithMask whose member `mask` is bits().
+  /// mask. `data` points to the hooks' data. The data begin with a ModifierData whose member `mask` is bits().
   void encode(CommandEncoder& encoder, const MaskView& mask, const void* data) const;
 
   const MaskLists& lists() const { return filled_.lists; }

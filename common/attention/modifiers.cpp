@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstring>
 
-#include "common/attention/kernels/modifiers/modifiers.h"
+#include "common/base/divided_up.h"
+#include "common/base/error.h"
 
 namespace attn {
 namespace {
@@ -13,13 +17,48 @@ std::string instead(const std::string& hook) {
   return fmt::format("#include \"common/attention/kernels/modifiers/{}.h\"\n", hook);
 }
 
+/// Returns the name of the function constant of an option.
+std::string constant(std::string option) {
+  for (char& c : option) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return option;
+}
+
 }  // namespace
 
 int Modifiers::bias_kind() const { return bias == "none" ? 0 : bias_has('k') ? BIAS_OF_KEYS : BIAS_OF_ROWS; }
 
+int Modifiers::score_rules() const {
+  int rules = (bias != "none") + tree;
+#define ATTN_MODIFIER(...)
+#define ATTN_SCORE_MODIFIER(type, name, off, ...) rules += name != off;
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  return rules;
+}
+
+ScoreChange Modifiers::score_change() const {
+  if (score_by != "constant" || score_rules() > alibi) return ScoreChange::any;
+  return alibi ? ScoreChange::linear : ScoreChange::none;
+}
+
+bool Modifiers::mask() const {
+  bool masks = block_sparse > 0 || window_by_mask;
+#define ATTN_MODIFIER(...)
+#define ATTN_MASK_MODIFIER(type, name, off, ...) masks |= name != off;
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  return masks;
+}
+
 bool Modifiers::change_kernel() const {
-  return mask() || mask_bits || changes_scores() || score_by != "constant" || sinks || lengths || starts ||
-         ragged > 0 || window() || prefix > 0 || documents > 0 || rotary.in_kernel();
+  bool changes =
+      score_change() != ScoreChange::none || mask() || mask_bits || ragged > 0 || documents > 0 || rotary.in_kernel();
+#define ATTN_MODIFIER(type, name, off, ...) changes |= name != off;
+#define ATTN_MODIFIER_TABLE(element, name, ...) changes |= name;
+#define ATTN_DRAWN_TABLE(element, name, ...)
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  return changes;
 }
 
 std::vector<double> alibi_slopes(int64_t heads) {
@@ -37,31 +76,41 @@ std::vector<double> alibi_slopes(int64_t heads) {
 
 AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
   AttentionHooks hooks;
-  const bool at_run_time = m.score_by == "run_time", whole_cap = at_run_time || m.soft_cap == std::trunc(m.soft_cap);
-  hooks.text = instead(m.tree ? "score_in_trees" : m.score_by == "constant" ? "score" : "score_" + m.score_by);
+  hooks.text = instead(m.score_by == "constant" ? "score" : "score_" + m.score_by);
   for (const char* hook : {"keys", "mask", "sink"}) {
     hooks.includes[fmt::format("common/attention/kernels/{}.h", hook)] = instead(hook);
   }
-  if (m.starts) hooks.includes["common/attention/kernels/keys.h"] = instead("keys_from_starts");
   if (m.ragged > 0) hooks.includes["common/attention/kernels/keys.h"] = instead("keys_of_ragged");
-  hooks.constants = {{"ALIBI", m.alibi || at_run_time},
-                     {"BIAS", at_run_time ? BIAS_OF_KEYS : m.bias_kind()},
-                     {"SINKS", m.sinks},
-                     {"WINDOW_LEFT", m.window_left},
-                     {"WINDOW_RIGHT", m.window_right},
-                     {"PREFIX", m.prefix},
-                     {"DOCUMENTS", m.documents > 0},
-                     {"LENGTHS", m.lengths},
-                     {"GLOBAL_TOKENS", m.global_tokens},
-                     {"BLOCK_SPARSE", m.block_sparse > 0},
-                     {"WINDOW_BY_MASK", m.window_by_mask}};
+  Modifiers compiled = m;
+  if (m.score_by == "run_time") {
+    compiled.alibi = true;
+    compiled.soft_cap = 1;
+    compiled.bias = "k";
+  }
+  std::string fractions;  // function constants are whole numbers, so the kernel gets other numbers as text
+  const auto set = [&](const char* name, auto value) {
+    if (value == static_cast<decltype(value)>(static_cast<int64_t>(value))) {
+      hooks.constants[constant(name)] = static_cast<int64_t>(value);
+    } else {
+      fractions += fmt::format("[[maybe_unused]] constexpr CONSTANT float {0} = {1:a}f;\n#define {0}_VALUE 1\n",
+                               constant(name), static_cast<double>(value));
+    }
+  };
+#define ATTN_MODIFIER(type, name, ...) set(#name, compiled.name);
+#define ATTN_MODIFIER_TABLE(element, name, ...) set(#name, m.name);
+#define ATTN_DRAWN_TABLE(element, name, ...)
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  hooks.constants.merge(FunctionConstants{{"BIAS", compiled.bias_kind()},
+                                          {"BLOCK_SPARSE", m.block_sparse > 0},
+                                          {"DOCUMENTS", m.documents > 0},
+                                          {"SCORE_RULES", compiled.score_rules()},
+                                          {"TREE", m.tree},
+                                          {"WINDOW_BY_MASK", m.window_by_mask || m.global_tokens > 0}});
   if (m.ragged > 0) hooks.constants["RAGGED"] = m.ragged;
-  if (whole_cap) {
-    hooks.constants.merge({{"SOFT_CAP", at_run_time ? 1 : static_cast<int64_t>(m.soft_cap)}});
-  } else {  // function constants are whole numbers, so the header gets the cap as text
-    const std::string header = "common/attention/kernels/modifiers/score.h";
-    hooks.includes[header] = fmt::format("constexpr float SOFT_CAP = {:a}f;\n#define SOFT_CAP_VALUE 1\n", m.soft_cap) +
-                             read_source({}, header);
+  if (!fractions.empty()) {
+    const std::string header = "common/attention/kernels/modifiers/modifiers.h";
+    hooks.includes[header] = "#include \"common/kernel/spaces.h\"\n" + fractions + read_source({}, header);
   }
   if (m.mask() && m.lists) hooks.lists = m.lengths || m.starts ? ListScope::sequence : ListScope::all;
   if (m.mask_bits) {
@@ -77,9 +126,7 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
                                             {"INTERLEAVED", m.rotary.config.pairing == RopePairing::interleaved},
                                             {"ROTATE_KEYS", keys}});
   }
-  hooks.change = m.soft_cap != 0 || m.bias != "none" || m.score_by != "constant" || m.tree ? ScoreChange::any
-                 : m.alibi                                                                 ? ScoreChange::linear
-                                                                                           : ScoreChange::none;
+  hooks.change = m.score_change();
   // The relative error of the hardware's tanh, which CUDA kernels use for 16-bit elements. All other versions of tanh
   // are off by at most 3e-7. The tolerance allows for errors of this size without score_error.
   hooks.score_error = m.soft_cap != 0 && dtype != DType::f32 ? 0x1p-11 : 0;
@@ -89,7 +136,35 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
 AttentionHooks without_mask(AttentionHooks hooks) {
   hooks.includes.erase("common/attention/kernels/mask.h");
   hooks.constants.erase("BLOCK_SPARSE");
+#define ATTN_MODIFIER(...)
+#define ATTN_MASK_MODIFIER(type, name, ...) hooks.constants.erase(constant(#name));
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
   return hooks;
+}
+
+ModifierLayout::ModifierLayout(const ModifierData& data, std::span<const Table> tables)
+    : head_(data), bytes_(sizeof data) {
+  for (const Table& table : tables) {
+    bytes_ = divided_up(bytes_, 256) * 256;
+    head_.*table.offset = static_cast<int>(bytes_ + table.before * 4);
+    bytes_ += (table.words + table.slack) * 4;
+    if (bytes_ > INT32_MAX)
+      throw BadInput(fmt::format("tables of {} bytes are not allowed; at most 2 GiB are", bytes_));
+  }
+}
+
+std::vector<std::byte> ModifierLayout::filled(std::span<const Table> tables) const {
+  std::vector<std::byte> all(sizeof head_);
+  std::memcpy(all.data(), &head_, sizeof head_);
+  for (const Table& table : tables) {
+    if (!table.from) continue;
+    const auto begin = static_cast<size_t>(head_.*table.offset - table.before * 4),
+               bytes = static_cast<size_t>(table.words) * 4;
+    all.resize(std::max(all.size(), begin + bytes));
+    std::memcpy(all.data() + begin, table.from, bytes);
+  }
+  return all;
 }
 
 }  // namespace attn

@@ -10,7 +10,6 @@
 #include <random>
 #include <span>
 
-#include "common/attention/kernels/modifiers/later.h"
 #include "common/base/divided_up.h"
 
 namespace attn {
@@ -18,36 +17,34 @@ namespace {
 
 constexpr uint64_t table_seed = 7;  // fixed, because tables belong to a case and not to the inputs of a run
 
-/// Appends a table to a hook's data, aligned so that a kernel may read 16 bytes at a time. Returns the table's offset
-/// from the beginning of the data.
-template <typename T>
-int append(std::vector<std::byte>& data, const std::vector<T>& table) {
-  data.resize((data.size() + 15) / 16 * 16);
-  const size_t offset = data.size();
-  const auto bytes = std::as_bytes(std::span(table));
-  data.insert(data.end(), bytes.begin(), bytes.end());
-  return static_cast<int>(offset);
-}
-
 }  // namespace
+
+struct ModifiedAttention::Tables {
+  std::vector<float> slopes, sinks;
+  RopeTable angles;                     // begins at the first position of any query or key
+  std::vector<int> starts;              // the first key of each sequence
+  std::vector<int> lengths, documents;  // documents: begin and end of each key's document
+  std::vector<unsigned> blocks;         // in the layout of ModifierData::blocks
+};
 
 ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& config)
     : modifiers_(std::move(modifiers)), shape_(config.shape), dtype_(config.dtype) {
   if (modifiers_.prefix > 0 && shape_.causal)
     throw std::invalid_argument("a prefix is allowed only if shape.causal is false");
   const AttentionShape& s = shape_;
+  Tables tables;
   std::mt19937_64 random(table_seed);
   std::normal_distribution<float> normal;
   const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
   if (modifiers_.alibi) {
-    for (const double slope : alibi_slopes(s.q_heads)) slopes_.push_back(static_cast<float>(slope));
+    for (const double slope : alibi_slopes(s.q_heads)) tables.slopes.push_back(static_cast<float>(slope));
   }
   if (modifiers_.sinks) {
-    for (int64_t head = 0; head < s.q_heads; ++head) sinks_.push_back(normal(random));
+    for (int64_t head = 0; head < s.q_heads; ++head) tables.sinks.push_back(normal(random));
   }
   if (modifiers_.lengths) {  // the first sequence has kv_len keys, the others have kv_len / 2 to kv_len keys
     for (int64_t batch = 0; batch < s.batch; ++batch) {
-      lengths_.push_back(static_cast<int>(batch == 0 ? s.kv_len : s.kv_len - up_to(s.kv_len / 2)));
+      tables.lengths.push_back(static_cast<int>(batch == 0 ? s.kv_len : s.kv_len - up_to(s.kv_len / 2)));
     }
   }
   if (modifiers_.starts) {
@@ -56,29 +53,29 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
     for (int64_t batch = 0; batch < s.batch; ++batch) {
       const auto most = static_cast<uint64_t>(s.kv_len / 2);
       const uint64_t start = batch < 2 ? static_cast<uint64_t>(batch) * most : start_random() % (most + 1);
-      starts_.push_back(static_cast<int>(start));
+      tables.starts.push_back(static_cast<int>(start));
     }
   }
   if (modifiers_.documents > 0) {
     for (int64_t begin = 0, end = 0; begin < s.kv_len; begin = end) {
       end = std::min(s.kv_len, begin + 1 + up_to(2 * modifiers_.documents - 2));
       for (int64_t key = begin; key < end; ++key) {
-        documents_.insert(documents_.end(), {static_cast<int>(begin), static_cast<int>(end)});
+        tables.documents.insert(tables.documents.end(), {static_cast<int>(begin), static_cast<int>(end)});
       }
     }
   }
   if (modifiers_.rotary.in_kernel()) {
-    angles_ = rope_table(modifiers_.rotary.config, std::max(s.q_len, s.kv_len),
-                         modifiers_.rotary.position + std::min<int64_t>(s.kv_len - s.q_len, 0));
+    tables.angles = rope_table(modifiers_.rotary.config, std::max(s.q_len, s.kv_len),
+                               modifiers_.rotary.position + std::min<int64_t>(s.kv_len - s.q_len, 0));
   }
   if (modifiers_.block_sparse > 0) {
     std::mt19937_64 block_random(table_seed);  // a second generator, so that other modifiers do not change the blocks
     const int64_t count = divided_up(s.kv_len, sparse_block), words = sparse_words(static_cast<int>(s.kv_len));
-    blocks_.resize(static_cast<size_t>(count * words));
+    tables.blocks.resize(static_cast<size_t>(count * words));
     for (int64_t row = 0; row < count; ++row) {
       for (int64_t column = 0; column < count; ++column) {
         const bool drawn = static_cast<int64_t>(block_random() % 100) < modifiers_.block_sparse;
-        if (drawn || row == column) blocks_[static_cast<size_t>(row * words + column / 32)] |= 1u << column % 32;
+        if (drawn || row == column) tables.blocks[static_cast<size_t>(row * words + column / 32)] |= 1u << column % 32;
       }
     }
   }
@@ -91,6 +88,7 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
       bias_elements_ *= axes[axis].second;
     }
   }
+  tables_ = std::make_shared<Tables>(std::move(tables));
 }
 
 // Returns a value between -2 and 2, computed from the element's number. The tensor may have as many elements as there
@@ -106,29 +104,33 @@ AttentionHooks ModifiedAttention::hooks() const {
   AttentionHooks hooks = modifier_hooks(m, dtype_);
   std::vector<float> bias(static_cast<size_t>(bias_elements_ > 0 ? bias_elements_ + bias_slack : 0));
   for (int64_t i = 0; i < bias_elements_; ++i) bias[static_cast<size_t>(i)] = bias_at(i);
-  LaterModifiers all{};
-  all.before = {.tables = {}, .soft_cap = static_cast<float>(m.soft_cap), .alibi = m.alibi, .bias = m.bias_kind()};
-  hooks.data = bytes_of(all);
-  ModifierData& head = all.before.tables;
-  head.slopes = append(hooks.data, slopes_);
-  head.sinks = append(hooks.data, sinks_);
-  head.lengths = append(hooks.data, lengths_);
-  head.documents = append(hooks.data, documents_);
-  head.bias = append(hooks.data, bias);
-  const int64_t half = m.rotary.config.rotary_dim / 2;
-  const auto before_keys = static_cast<int>(std::max<int64_t>(shape_.q_len - shape_.kv_len, 0) * half * 4);
-  head.cosines = append(hooks.data, angles_.cosines) + before_keys;
-  head.sines = append(hooks.data, angles_.sines) + before_keys;
-  head.blocks = append(hooks.data, blocks_);
-  all.starts = append(hooks.data, starts_);
+  ModifierData head{};
+  head.alibi = m.alibi;
+  head.bias_kind = m.bias_kind();
+  head.soft_cap = static_cast<float>(m.soft_cap);
   std::copy(std::begin(bias_strides_), std::end(bias_strides_), head.bias_strides);
-  std::ranges::copy(bytes_of(all), hooks.data.begin());
-
-  hooks.name = fmt::format(
-      "alibi={} soft_cap={} bias={} sinks={} window={},{} prefix={} documents={} lengths={} "
-      "global_tokens={} block_sparse={} starts={}",
-      m.alibi, m.soft_cap, m.bias, m.sinks, m.window_left, m.window_right, m.prefix, m.documents, m.lengths,
-      m.global_tokens, m.block_sparse, m.starts);
+  const auto table = [](int ModifierData::* offset, const auto& elements, int64_t before = 0) -> ModifierLayout::Table {
+    return {offset, static_cast<int64_t>(elements.size()), elements.data(), 0, before};
+  };
+  // Angles of queries before key 0.
+  const int64_t before = std::max<int64_t>(shape_.q_len - shape_.kv_len, 0) * m.rotary.config.rotary_dim / 2;
+  const ModifierLayout::Table tables[] = {table(&ModifierData::alibi_slopes, tables_->slopes),
+                                          table(&ModifierData::sinks, tables_->sinks),
+                                          table(&ModifierData::lengths, tables_->lengths),
+                                          table(&ModifierData::starts, tables_->starts),
+                                          table(&ModifierData::documents, tables_->documents),
+                                          table(&ModifierData::blocks, tables_->blocks),
+                                          table(&ModifierData::bias, bias),
+                                          table(&ModifierData::cosines, tables_->angles.cosines, before),
+                                          table(&ModifierData::sines, tables_->angles.sines, before)};
+  hooks.data = ModifierLayout(head, tables).filled(tables);
+  std::string on = fmt::format("bias={} documents={} block_sparse={}", m.bias, m.documents, m.block_sparse);
+#define ATTN_MODIFIER(type, name, ...) on += fmt::format(" {}={}", #name, m.name);
+#define ATTN_MODIFIER_TABLE(element, name, ...) on += fmt::format(" {}={}", #name, m.name);
+#define ATTN_DRAWN_TABLE(element, name, ...)
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  hooks.name = std::move(on);
   const auto self = std::make_shared<ModifiedAttention>(*this);
   hooks.reference = [self](std::span<double> scores, int64_t batch, int64_t head_index, int64_t q) {
     const auto [begin, end] = self->range(batch, q);
@@ -140,15 +142,15 @@ AttentionHooks ModifiedAttention::hooks() const {
   };
   if (m.sinks) {
     hooks.sink = [self](int64_t, int64_t head_index) {
-      return static_cast<double>(self->sinks_[static_cast<size_t>(head_index)]);
+      return static_cast<double>(self->tables_->sinks[static_cast<size_t>(head_index)]);
     };
   }
   return hooks;
 }
 
 std::pair<int64_t, int64_t> ModifiedAttention::range(int64_t batch, int64_t q) const {
-  auto [begin, end] = range_of(q, modifiers_.lengths ? lengths_[static_cast<size_t>(batch)] : shape_.kv_len);
-  if (modifiers_.starts) begin = std::max<int64_t>(begin, starts_[static_cast<size_t>(batch)]);
+  auto [begin, end] = range_of(q, modifiers_.lengths ? tables_->lengths[static_cast<size_t>(batch)] : shape_.kv_len);
+  if (modifiers_.starts) begin = std::max<int64_t>(begin, tables_->starts[static_cast<size_t>(batch)]);
   return {begin, end};
 }
 
@@ -165,8 +167,8 @@ std::pair<int64_t, int64_t> ModifiedAttention::range_of(int64_t q, int64_t keys)
   end = std::min(end, keys);
   if (m.documents > 0) {
     const auto key = static_cast<size_t>(std::max<int64_t>(own, 0));
-    begin = std::max<int64_t>(begin, documents_[2 * key]);
-    end = std::min<int64_t>(end, documents_[2 * key + 1]);
+    begin = std::max<int64_t>(begin, tables_->documents[2 * key]);
+    end = std::min<int64_t>(end, tables_->documents[2 * key + 1]);
   }
   return {begin, std::clamp<int64_t>(end, 0, shape_.kv_len)};
 }
@@ -179,7 +181,7 @@ std::pair<int64_t, int64_t> ModifiedAttention::window(int64_t own) const {
 bool ModifiedAttention::block_seen(int64_t own, int64_t block) const {
   if (modifiers_.block_sparse == 0) return true;
   const int64_t row = std::max<int64_t>(own, 0) / sparse_block, words = sparse_words(static_cast<int>(shape_.kv_len));
-  return (blocks_[static_cast<size_t>(row * words + block / 32)] >> block % 32 & 1) != 0;
+  return (tables_->blocks[static_cast<size_t>(row * words + block / 32)] >> block % 32 & 1) != 0;
 }
 
 bool ModifiedAttention::unmasked(int64_t q, int64_t k) const {
@@ -226,8 +228,8 @@ double ModifiedAttention::visible_pairs() const {
   for (size_t key = 0; key + 1 < pairs.size(); ++key) pairs[key + 1] = pairs[key] + static_cast<double>(seen_by[key]);
   double all = 0;
   for (size_t i = 0; i < static_cast<size_t>(shape_.batch); ++i) {
-    const auto end = static_cast<size_t>(modifiers_.lengths ? lengths_[i] : shape_.kv_len);
-    const auto begin = static_cast<size_t>(modifiers_.starts ? starts_[i] : 0);
+    const auto end = static_cast<size_t>(modifiers_.lengths ? tables_->lengths[i] : shape_.kv_len);
+    const auto begin = static_cast<size_t>(modifiers_.starts ? tables_->starts[i] : 0);
     if (begin < end) all += pairs[end] - pairs[begin];
   }
   return all * static_cast<double>(shape_.q_heads);
@@ -240,7 +242,7 @@ double ModifiedAttention::changed(double s, int64_t batch, int64_t head, int64_t
   }
   if (m.alibi) {
     const int64_t distance = q + shape_.kv_len - shape_.q_len - k;
-    s -= static_cast<double>(slopes_[static_cast<size_t>(head)]) * static_cast<double>(distance);
+    s -= static_cast<double>(tables_->slopes[static_cast<size_t>(head)]) * static_cast<double>(distance);
   }
   if (m.bias != "none") {
     const int64_t index[] = {batch, head, q};

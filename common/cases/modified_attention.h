@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
-#include <vector>
 
 #include "common/attention/flash.h"
 #include "common/attention/modifiers.h"
@@ -47,11 +47,8 @@ class ModifiedAttention {
   Modifiers modifiers_;
   AttentionShape shape_;
   DType dtype_;
-  std::vector<float> slopes_, sinks_;
-  RopeTable angles_;                      // begins at the first position of any query or key
-  std::vector<int> starts_;               // the first key of each sequence
-  std::vector<int> lengths_, documents_;  // documents_: begin and end of each key's document
-  std::vector<unsigned> blocks_;          // in the layout of ModifierData::blocks
+  struct Tables;
+  std::shared_ptr<const Tables> tables_;
   int64_t bias_strides_[3] = {}, bias_elements_ = 0;
 };
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "common/base/error.h"
 #include "common/cases/axes.h"
 #include "common/cases/configurations.h"
@@ -19,14 +21,23 @@ RopeScaling scaling_of(const std::string& name) {
 
 }  // namespace
 
-const std::vector<std::pair<std::string, AxisValue>>& rotary_axes() {
-  static const std::vector<std::pair<std::string, AxisValue>> axes = {{"rotary_dim", int64_t{0}},
-                                                                      {"rope_pairing", std::string("half_split")},
-                                                                      {"rope_theta", int64_t{10000}},
-                                                                      {"rope_scaling", std::string("none")},
-                                                                      {"rope_angles", std::string("computed")},
-                                                                      {"rope_position", int64_t{0}},
-                                                                      {"rope_in_place", int64_t{0}}};
+const std::vector<ModifierAxis>& rotary_axes() {
+  static const std::vector<ModifierAxis> axes = {
+      {{"rotary_dim", "columns of a row that RoPE turns; 0: all", {}, 0, 512, 2}, int64_t{0}},
+      {{"rope_pairing",
+        "which columns turn as a pair: i and i + rotary_dim / 2, or 2i and 2i + 1",
+        {"half_split", "interleaved"}},
+       std::string("half_split")},
+      {{"rope_theta", "the base of the frequencies", {}, 2, 1000000000, 1}, int64_t{10000}},
+      {{"rope_scaling",
+        "for long sequences: linear, NTK or YaRN by a factor of 4, or the scaling of Llama 3.1",
+        {"none", "linear", "ntk", "yarn", "llama3"}},
+       std::string("none")},
+      {{"rope_angles", "whether a launch computes the angles, or reads them from a table", {"computed", "table"}},
+       std::string("computed")},
+      {{"rope_position", "position of the first key", {}, 0, 1 << 30, 1}, int64_t{0}},
+      {{"rope_in_place", "1: the launch before attention overwrites Q and K; 0: it writes other tensors", {}, 0, 1, 1},
+       int64_t{0}}};
   return axes;
 }
 
@@ -64,19 +75,15 @@ Rotary rotary_of(const Case& config) {
 
 Modifiers modifiers_of(const Case& config) {
   Modifiers m;
-  m.alibi = config.integer("alibi") != 0;
-  m.soft_cap = static_cast<double>(config.integer("soft_cap"));
+#define ATTN_MODIFIER(type, name, ...) m.name = static_cast<type>(config.integer(#name));
+#define ATTN_MODIFIER_TABLE(element, name, ...) m.name = config.integer(#name) != 0;
+#define ATTN_DRAWN_TABLE(element, name, ...)
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
   m.bias = config.text("bias");
   m.score_by = config.text("score_by");
-  m.sinks = config.integer("sinks") != 0;
-  m.window_left = config.integer("window_left");
-  m.window_right = config.integer("window_right");
-  m.prefix = config.integer("prefix");
   m.documents = config.integer("documents");
-  m.lengths = config.integer("lengths") != 0;
-  m.starts = config.integer("starts") != 0;
   m.rotary = rotary_of(config);
-  m.global_tokens = config.integer("global_tokens");
   m.block_sparse = config.integer("block_sparse");
   m.window_by_mask = config.text("window_by") == "mask";
   m.lists = config.integer("lists") != 0;
@@ -92,7 +99,10 @@ std::string pointless(const Modifiers& m, const Case& config) {
                        m.global_tokens);
   }
   if (m.window_by_mask && !m.window()) return "window_by=mask: there is no window_left or window_right";
-  if (m.score_by == "noinline" && !m.changes_scores()) return "score_by=noinline: there is no alibi, soft_cap or bias";
+  if (m.score_by == "noinline" && m.score_rules() == 0) return "score_by=noinline: there is no alibi, soft_cap or bias";
+  if (m.score_by == "run_time" && m.score_rules() > m.alibi + (m.soft_cap != 0) + (m.bias != "none")) {
+    return "score_by=run_time is allowed only with alibi, soft_cap and bias";
+  }
   if (m.score_by != "constant" && config.text("score_function") != "none") {
     return fmt::format("score_by={}: with a score function of yours only score_by=constant is allowed", m.score_by);
   }
@@ -108,72 +118,60 @@ FlashConfig modified_config(const Case& config) {
   return flash;
 }
 
-const std::vector<std::pair<std::string, AxisValue>>& modifier_axes() {
-  static const std::vector<std::pair<std::string, AxisValue>> axes = {{"alibi", int64_t{0}},
-                                                                      {"soft_cap", int64_t{0}},
-                                                                      {"bias", std::string("none")},
-                                                                      {"score_by", std::string("constant")},
-                                                                      {"sinks", int64_t{0}},
-                                                                      {"window_left", int64_t{-1}},
-                                                                      {"window_right", int64_t{-1}},
-                                                                      {"prefix", int64_t{0}},
-                                                                      {"documents", int64_t{0}},
-                                                                      {"lengths", int64_t{0}},
-                                                                      {"starts", int64_t{0}},
-                                                                      {"global_tokens", int64_t{0}},
-                                                                      {"block_sparse", int64_t{0}},
-                                                                      {"window_by", std::string("range")},
-                                                                      {"lists", int64_t{1}},
-                                                                      {"rope", std::string("none")},
-                                                                      {"score_function", std::string("none")},
-                                                                      {"mask_function", std::string("none")}};
-  return axes;
+namespace {
+
+/// Returns the help text of an axis that turns a table on. `comment` begins with the table's shape and a colon.
+std::string meaning(const std::string& comment) { return "1" + comment.substr(comment.find(": ")); }
+
+/// Returns the axis of an option with a number.
+template <typename T>
+ModifierAxis axis_of(const char* name, T off, T least, T most, const std::string& help) {
+  const auto whole = [](T value) { return std::min(static_cast<int64_t>(value), longest_sequence); };
+  return {{name, help, {}, whole(std::min(off, least)), whole(most), 1}, whole(off)};
 }
 
-std::vector<AxisInfo> modifier_infos() {
-  return {
-      {"alibi", "1: a penalty that grows with distance, with a slope per head", {}, 0, 1, 1},
-      {"soft_cap", "cap * tanh(score / cap); 0: none", {}, 0, 1000, 1},
-      {"bias", "the axes of a tensor that is added to the scores", {"none", "k", "bk", "qk", "hqk", "bhqk"}, 0, 0, 1},
-      {"score_by",
-       "how a kernel gets alibi, soft_cap and bias; constant: only those that are on are compiled; run_time: all are "
-       "compiled, and the kernel branches; noinline: as constant, in a function that is called for each score",
-       {"constant", "run_time", "noinline"},
-       0,
-       0,
-       1},
-      {"sinks", "1: each head has a logit whose exponential is added to the denominator of the softmax", {}, 0, 1, 1},
-      {"window_left", "how many keys before its own key a query sees; -1: all", {}, -1, longest_sequence, 1},
-      {"window_right", "how many keys after its own key a query sees; -1: all", {}, -1, longest_sequence, 1},
-      {"prefix",
-       "how many of the first keys every query sees, in addition to the causal keys; 0: none",
-       {},
-       0,
-       longest_sequence,
-       1},
-      {"documents",
-       "average number of keys of a document; a query sees only its own document; 0: no documents",
-       {},
-       0,
-       longest_sequence,
-       1},
-      {"lengths", "1: each sequence has its own length, and padding after it", {}, 0, 1, 1},
-      {"starts", "1: each sequence has its own first key, and padding before it", {}, 0, 1, 1},
-      {"global_tokens",
-       "with a window: how many of the first tokens see all keys and are seen by all queries; 0: none",
-       {},
-       0,
-       4096,
-       1},
-      {"block_sparse", "per cent of the blocks of 128 queries x 128 keys that are seen; 0: all", {}, 0, 99, 1},
-      {"window_by", "how a kernel applies the window: as a range of keys, or as a mask", {"range", "mask"}, 0, 0, 1},
-      {"lists", "1: kernels read a mask's lists of key blocks; 0: they ask the mask for each pair", {}, 0, 1, 1}};
+}  // namespace
+
+const std::vector<ModifierAxis>& modifier_axes() {
+  static const std::vector<ModifierAxis> axes = {
+#define ATTN_MODIFIER(type, name, off, least, most, help) axis_of<type>(#name, off, least, most, help),
+#define ATTN_SWITCHED_TABLE(comment, element, name, ...) axis_of<bool>(#name, false, false, true, meaning(comment)),
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+      {{"bias", "the axes of a tensor that is added to the scores", {"none", "k", "bk", "qk", "hqk", "bhqk"}},
+       std::string("none")},
+      {{"documents",
+        "average number of keys of a document; a query sees only its own document; 0: no documents",
+        {},
+        0,
+        longest_sequence,
+        1},
+       int64_t{0}},
+      {{"block_sparse", "per cent of the blocks of 128 queries x 128 keys that are seen; 0: all", {}, 0, 99, 1},
+       int64_t{0}},
+      {{"score_by",
+        "how a kernel gets alibi, soft_cap and bias; constant: only those that are on are compiled; run_time: all are "
+        "compiled, and the kernel branches; noinline: as constant, in a function that is called for each score",
+        {"constant", "run_time", "noinline"}},
+       std::string("constant")},
+      {{"window_by", "how a kernel applies the window: as a range of keys, or as a mask", {"range", "mask"}},
+       std::string("range")},
+      {{"lists", "1: kernels read a mask's lists of key blocks; 0: they ask the mask for each pair", {}, 0, 1, 1},
+       int64_t{1}},
+      {{"rope",
+        "rotary positions. before: a launch turns Q and K; query: a launch turns K, the attention kernel turns Q; "
+        "kernel: the attention kernel turns both",
+        {"none", "before", "query", "kernel"}},
+       std::string("none")},
+      {{"score_function", "a function of yours changes the scores (--score-function)", {"none"}}, std::string("none")},
+      {{"mask_function", "a function of yours hides pairs (--mask-function)", {"none"}}, std::string("none")}};
+  return axes;
 }
 
 std::vector<std::string> modifiers_on(const Case& config) {
   std::vector<std::string> on;
   for (const auto& [axis, off] : modifier_axes()) {
-    if (config.has(axis) && config.value_text(axis) != to_string(off)) on.push_back(axis);
+    if (config.has(axis.name) && config.value_text(axis.name) != to_string(off)) on.push_back(axis.name);
   }
   return on;
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/attention/flash.h"
@@ -12,15 +11,19 @@
 
 namespace attn {
 
-/// Returns the axes of Modifiers and of the user's functions (score_function and mask_function), each with the value
-/// that turns the axis off. Of the axes of RoPE the result has only `rope`.
-const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
-/// Returns the AxisInfo of the axes of modifier_axes(), without `rope`, score_function and mask_function.
-std::vector<AxisInfo> modifier_infos();
+/// An axis, and the value that turns it off.
+struct ModifierAxis {
+  AxisInfo axis;
+  AxisValue off;
+};
+/// Returns the axes of Modifiers and of the user's functions (score_function and mask_function). Of the axes of RoPE
+/// the result has only `rope`. An option with a number (options.def) has its name, its help and its values from its
+/// row.
+const std::vector<ModifierAxis>& modifier_axes();
 /// Returns the names of the axes of modifier_axes() that a case turns on.
 std::vector<std::string> modifiers_on(const Case& config);
 /// Returns the axes of RoPE other than `rope`, each with its value in a case without RoPE.
-const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
+const std::vector<ModifierAxis>& rotary_axes();
 
 /// Both functions throw BadInput if a value of a RoPE axis is invalid, or cannot be combined with the case's other
 /// values.

@@ -2,7 +2,7 @@
 #pragma once
 
 #define visible_keys modified_keys
-#include "proto7_variants/kernels/modifier_keys.h"
+#include "common/attention/kernels/modifiers/keys.h"
 #undef visible_keys
 #include "proto7_variants/kernels/user_functions.h"
 

@@ -217,7 +217,7 @@ TEST_P(KernelModifiers, EveryFormOfTheScoreIsRight) {
         config_.shape.q_len = q_len;
         config_.shape.kv_len = kv_len;
         config_.shape.causal = q_len == 70;
-        if (modifiers.changes_scores() || modifiers.score_by == "run_time") {
+        if (modifiers.score_rules() > 0 || modifiers.score_by == "run_time") {
           expect_right(modifiers, fmt::format("{} {}", form, ModifiedAttention(modifiers, config_).hooks().name));
         }
       }
@@ -324,8 +324,6 @@ TEST_F(ModifiersTest, BiasIsSharedAlongTheAxesItDoesNotName) {
   }
 }
 
-// A cap that is a whole number stays a function constant, because the recorded measurements ran kernels with this
-// constant.
 TEST(SoftCaps, OfWholeNumbersAreAFunctionConstant) {
   const FlashConfig config = small_config("tuned");
   const AttentionHooks whole = modifier_hooks({.soft_cap = 30}, config.dtype);
@@ -430,7 +428,6 @@ void PrintTo(const ModifierMutation& mutation, std::ostream* out) { *out << muta
 
 constexpr const char* score_text = "common/attention/kernels/modifiers/score.h";
 constexpr const char* keys_text = "common/attention/kernels/modifiers/keys.h";
-constexpr const char* starts_text = "common/attention/kernels/modifiers/keys_from_starts.h";
 constexpr const char* mask_text = "common/attention/kernels/modifiers/mask.h";
 constexpr const char* sink_text = "common/attention/kernels/modifiers/sink.h";
 constexpr const char* rotate_text = "common/attention/kernels/modifiers/rotate.h";
@@ -455,9 +452,9 @@ std::vector<ModifierMutation> modifier_mutations() {
       {"documents", "document_of_the_key_before", keys_text,
        "KeyRange document = table_at<KeyRange>(context, modifiers_of(context).documents)[most(own, 0)]",
        "KeyRange document = table_at<KeyRange>(context, modifiers_of(context).documents)[most(own - 1, 0)]"},
-      {"lengths", "one_key_of_the_padding", keys_text, "[context.batch]", "[context.batch] + 1"},
-      {"starts", "one_key_of_the_padding_before", starts_text, "[context.batch]", "[context.batch] - 1"},
-      {"starts", "start_of_another_sequence", starts_text, "[context.batch]", "[0]"},
+      {"lengths", "one_key_of_the_padding", keys_text, ".lengths)[context.batch]", ".lengths)[context.batch] + 1"},
+      {"starts", "one_key_of_the_padding_before", keys_text, ".starts)[context.batch]", ".starts)[context.batch] - 1"},
+      {"starts", "start_of_another_sequence", keys_text, ".starts)[context.batch]", ".starts)[0]"},
       {"global_tokens", "global_key_forgotten", mask_text, "k < static_cast<int>(GLOBAL_TOKENS)",
        "k + 1 < static_cast<int>(GLOBAL_TOKENS)"},
       {"global_tokens", "global_query_forgotten", mask_text, "own < static_cast<int>(GLOBAL_TOKENS)",
@@ -508,7 +505,7 @@ std::vector<FormMutation> form_mutations() {
   return {
       {"run_time_alibi_off", "run_time", "if (on.alibi)" + alibi, "if (!on.alibi)" + alibi},
       {"run_time_cap_off", "run_time", "if (on.soft_cap != 0)" + cap + loop, "if (on.soft_cap == 0)" + cap + loop},
-      {"run_time_bias_off", "run_time", "if (on.bias)" + bias, "if (!on.bias)" + bias},
+      {"run_time_bias_off", "run_time", "if (on.bias_kind)" + bias, "if (!on.bias_kind)" + bias},
       {"call_with_another_key", "noinline", "return score_in_place(s, q, k,", "return score_in_place(s, q, k + 1,"}};
 }
 

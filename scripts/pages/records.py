@@ -28,10 +28,18 @@ MOST_SPREAD = 10  # an interval from less than a tenth of its figure to more tha
 BUDGET_SPENT = "budget spent"  # the reason in the record of a case that a run's budget did not reach
 
 
-# Modifiers of attention (proto7_variants), each with the value that turns it off.
-MODIFIERS = {"alibi": 0, "soft_cap": 0, "bias": "none", "sinks": 0, "window_left": -1, "window_right": -1, "prefix": 0,
-             "documents": 0, "lengths": 0, "starts": 0, "global_tokens": 0, "block_sparse": 0, "window_by": "range",
-             "lists": 1, "score_by": "constant", "rope": "none", "score_function": "none", "mask_function": "none"}
+def modifiers():
+    """Returns the axes of the modifiers of attention (proto7_variants), each with the value that turns it off, from the lists
+    of which modifier_axes() consists."""
+    rows = (ROOT / "common/attention/options.def").read_text(encoding="utf-8")
+    others = (ROOT / "common/cases/modifier_axes.cpp").read_text(encoding="utf-8").split("& modifier_axes() {")[1]
+    axes = dict(re.findall(r"^ATTN_(?:SCORE_|MASK_)?MODIFIER\(\w+, (\w+), (-?\d+)", rows, re.MULTILINE))
+    axes |= dict.fromkeys(re.findall(r'^ATTN_SWITCHED_TABLE\((?:\s*"[^"]*")+,\s*\w+,\s*(\w+)', rows, re.MULTILINE), "0")
+    axes |= dict(re.findall(r'\{\{"(\w+)",.*?\},\s+(?:int64_t\{|std::string\(")(-?\w+)', others, re.DOTALL))
+    return {axis: int(off) if off.lstrip("-").isdigit() else off for axis, off in axes.items()}
+
+
+MODIFIERS = modifiers()
 
 
 def modifiers_on(case):

@@ -611,16 +611,12 @@ TEST_F(DeviceModifiersTest, BrokenModifiersOverACacheAreCaught) {
        {.soft_cap = 2}},
       {"slopes of another head", "score.h", "[context.head]", "[context.head ^ 1]", single[3].rules},
       {"the sink of another head", "sink.h", "[context.head]", "[0]", single[4].rules},
-      {"a key of the padding", "keys_from_starts.h", "[context.batch]", "[context.batch] - 1", single[5].rules},
-      {"the start of another sequence", "keys_from_starts.h", "[context.batch]", "[context.batch ^ 1]",
+      {"a key of the padding", "keys.h", ".starts)[context.batch]", ".starts)[context.batch] - 1", single[5].rules},
+      {"the start of another sequence", "keys.h", ".starts)[context.batch]", ".starts)[context.batch ^ 1]",
        single[5].rules},
-      {"the tree of the first sequence",
-       "score_in_trees.h",
-       "[context.batch * context.q_len + q]",
-       "[q]",
-       {.tree = any_words}},
-      {"the first new token is always seen", "score_in_trees.h", "token < 0", "token < 1", {.tree = any_words}},
-      {"a token before key 0 sees keys", "score_in_trees.h", "q + older < 0", "false", {.tree = any_words}}};
+      {"the tree of the first sequence", "score.h", "[context.batch * context.q_len + q]", "[q]", {.tree = any_words}},
+      {"the first new token is always seen", "score.h", "token < 0", "token < 1", {.tree = any_words}},
+      {"a token before key 0 sees keys", "score.h", "q + older < 0", "false", {.tree = any_words}}};
   for (const Mutation& mutation : mutations) {
     const test::MutatedSources mutated(folder + mutation.file, mutation.from, mutation.to);
     engine_ = std::make_unique<Engine>(test::test_device, EngineOptions{.cache_folder = ATTN_TEST_KERNELS});

@@ -1,19 +1,10 @@
 // A caller's mask has a byte for each pair of a query and a key. The kernel `mask_bits` turns the mask into the lists
-// of key blocks that attention walks (mask_lists.h), and into a bit for each pair. The kernel asks the mask hook only
-// about pairs whose byte is not 0.
+// of key blocks that attention walks (mask_lists.h), and into a bit for each pair (MaskBits). The kernel asks the mask
+// hook only about pairs whose byte is not 0.
 #pragma once
 
 #include "common/attention/kernels/mask_lists.h"
-#include "common/attention/kernels/modifiers/later.h"
-
-/// A row has four words for each block of BLOCK_C keys. Word i has a bit for each key k of the block with k % 8 == 2 i
-/// or k % 8 == 2 i + 1, in the order of the keys from the lowest bit on. After a matrix product on a GPU, one thread
-/// has a row's scores for exactly these keys (seen_pairs.h). The bits of keys after the last key are 0. Words of blocks
-/// that are not in the list of the row's tile may be anything.
-struct MaskBits {
-  GLOBAL void* words;       // [sequences][heads][q_len][blocks][4]; 1 instead of sequences, or heads, that share words
-  INT64 of_batch, of_head;  // how many words lie from one sequence, or head, to the next; 0 if they share words
-};
+#include "common/attention/kernels/modifiers/modifiers.h"
 
 /// Returns how many bytes a word has, for a BLOCK_C that is a multiple of 16, at most 256.
 constexpr int mask_word_bytes(long long block_c) {
@@ -42,12 +33,6 @@ static inline INT64 mask_word_index(const MaskBits& bits, int batch, int head, i
   const INT64 row = static_cast<INT64>(query) * ((kv_len + block_c - 1) / block_c * 4);
   return batch * bits.of_batch + head * bits.of_head + row + key / block_c * 4 + key % 8 / 2;
 }
-
-/// The data of the hooks of a kernel with a caller's mask.
-struct ModifiersWithMask {
-  LaterModifiers before;  // the first member: all hooks find it at the start of their data
-  MaskBits mask;
-};
 
 /// Parameters of `mask_bits`.
 struct MaskBitsParams {

@@ -9,17 +9,14 @@
 #pragma once
 
 #include "common/attention/kernels/attention.h"
-#include "common/attention/kernels/modifiers/later.h"
+#include "common/attention/kernels/modifiers/modifiers.h"
 
 #define KEYS_BEGIN_AT_ZERO 0
 #define KEYS_ARE_DEFAULT 0
-static_assert(!CAUSAL && DOCUMENTS == 0 && LENGTHS == 0 && !WINDOW_IN_MASK);
-
-static inline int least(int a, int b) { return a < b ? a : b; }
-static inline int most(int a, int b) { return a > b ? a : b; }
+static_assert(!CAUSAL && DOCUMENTS == 0 && LENGTHS == 0 && STARTS == 0 && !WINDOW_BY_MASK);
 
 static inline KeyRange visible_keys(int q, const ScoreContext& context) {
-  const LaterModifiers& data = later_of(context);
+  const ModifierData& data = modifiers_of(context);
   const int* const queries = table_at<int>(context, data.cu_seqlens_q);
   // Finds the last sequence that begins at the query or before it. If several sequences begin there, only the last has
   // queries.

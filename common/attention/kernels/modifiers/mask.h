@@ -1,6 +1,7 @@
 // A query sees the keys in its range that all rules allow. Range and own key are as in keys.h.
-//   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h; this file has the window only with WINDOW_BY_MASK or GLOBAL_TOKENS
-//   GLOBAL_TOKENS               in addition to the window: the first GLOBAL_TOKENS keys, and all keys for a query whose
+//   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h; this file has the window only with WINDOW_BY_MASK, which GLOBAL_TOKENS
+//   imply GLOBAL_TOKENS               in addition to the window: the first GLOBAL_TOKENS keys, and all keys for a query
+//   whose
 //                               own key is one of these first keys (Beltagy et al. 2020, Longformer)
 //   BLOCK_SPARSE                the blocks of 128 own keys x 128 keys whose bit is set in a table
 #pragma once
@@ -8,7 +9,7 @@
 #include "common/attention/kernels/attention.h"
 #include "common/attention/kernels/modifiers/modifiers.h"
 
-#define MASK_IS_NONE (!WINDOW_IN_MASK && BLOCK_SPARSE == 0)
+#define MASK_IS_NONE (!WINDOW_BY_MASK && BLOCK_SPARSE == 0)
 
 static inline bool in_window(int own, int k) {
   if (GLOBAL_TOKENS != 0 && (k < static_cast<int>(GLOBAL_TOKENS) || own < static_cast<int>(GLOBAL_TOKENS))) return true;
@@ -26,7 +27,7 @@ static inline bool visible([[maybe_unused]] int q, [[maybe_unused]] int k,
                            [[maybe_unused]] const ScoreContext& context) {
   [[maybe_unused]] const int own = q + context.kv_len - context.q_len;
   bool seen = true;
-  if constexpr (WINDOW_IN_MASK) seen = in_window(own, k);
+  if constexpr (WINDOW_BY_MASK) seen = in_window(own, k);
   if constexpr (BLOCK_SPARSE != 0) seen = seen && in_block(own, k, context);
   return seen;
 }

@@ -15,7 +15,7 @@ namespace in_the_bits {
 using MaskWord = MaskWordOf<mask_word_bytes(BLOCK_C)>::type;
 
 static inline MaskWord mask_word(int q, int k, const ScoreContext& context) {
-  const MaskBits& bits = static_cast<const ModifiersWithMask*>(context.data)->mask;
+  const MaskBits& bits = modifiers_of(context).mask;
   const INT64 word = mask_word_index(bits, context.batch, context.head, q, k, context.kv_len, BLOCK_C);
   return static_cast<const MaskWord*>(bits.words)[word];
 }

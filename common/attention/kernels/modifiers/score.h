@@ -1,7 +1,12 @@
-// The modifiers of a score, in this order; each is off if its constant is 0:
+// The modifiers of a score, in this order; each is off if its constant is 0. SCORE_RULES says how many are on.
 //   SOFT_CAP   cap tanh(s / cap) (Gemma 2, 2024); the constant is the cap
 //   ALIBI      - slope (position of q - position of k) (Press et al. 2022); the last query stands at the last key
 //   BIAS       + an element of a tensor; positions along an axis share elements if the axis has stride 0
+//   TREE       hides new tokens of a decoding step from each other. The new tokens are the q_len queries, and the last
+//              q_len keys. For each new token, a table says which of the first 64 new tokens of its sequence the token
+//              sees. All tokens see the older keys. If a sequence is shorter than q_len, its first tokens stand before
+//              key 0 and see no key. This is a rule of scores, because the keys that a token sees are no range for
+//              keys.h, and the kernels for decoding take no mask hook.
 //
 // For 16-bit elements CUDA kernels use the hardware's tanh, which is off by up to 2^-11 of the result.
 #pragma once
@@ -19,9 +24,10 @@
 #endif
 #endif
 
-#define SCORE_IS_IDENTITY (SOFT_CAP == 0 && ALIBI == 0 && BIAS == 0)
-#define SCORE_IS_LINEAR (SOFT_CAP == 0 && ALIBI != 0 && BIAS == 0)
-#define SCORE_IS_BOUNDED (SOFT_CAP != 0 && BIAS == 0)
+#define SCORE_IS_IDENTITY (SCORE_RULES == 0)
+#define SCORE_IS_LINEAR (ALIBI != 0 && SCORE_RULES == 1)
+#define SCORE_IS_BOUNDED (SOFT_CAP != 0 && SCORE_RULES == 1 + (ALIBI != 0))
+static_assert(SCORE_RULES >= (SOFT_CAP != 0) + (ALIBI != 0) + (BIAS != 0) + (TREE != 0));
 
 #ifdef __CUDACC__
 static inline float tanh_of(float x) { return IN_TYPE == F32 ? tanhf(x) : tanh_approx(x); }
@@ -37,7 +43,14 @@ static inline float capped(float s) {
   return cap * tanh_of(s * (1 / cap));
 }
 static inline float score_slope(const ScoreContext& context) {
-  return table_at<float>(context, modifiers_of(context).slopes)[context.head];
+  return table_at<float>(context, modifiers_of(context).alibi_slopes)[context.head];
+}
+static inline bool seen_in_tree(int q, int k, const ScoreContext& context) {
+  const int older = context.kv_len - context.q_len, token = k - older;
+  if (q + older < 0) return false;
+  if (token < 0) return true;
+  const GLOBAL INT64* const words = table_at<INT64>(context, modifiers_of(context).tree);
+  return token < 64 && (words[context.batch * context.q_len + q] >> token & 1) != 0;
 }
 static inline int own_key(int q, const ScoreContext& context) { return q + context.kv_len - context.q_len; }
 // Returns the address of the bias of a query for key 0; with BIAS_OF_ROWS this element is for all keys. A tile may
@@ -61,15 +74,20 @@ static inline float with_bias(float s, float bias) { return bias < lowest_score 
 
 static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int k,
                           [[maybe_unused]] const ScoreContext& context) {
+  if constexpr (TREE != 0) {
+    if (!seen_in_tree(q, k, context)) return -__builtin_inff();
+  }
   if constexpr (SOFT_CAP != 0) s = capped(s);
   if constexpr (ALIBI != 0) s += score_slope(context) * static_cast<float>(k - own_key(q, context));
   if constexpr (BIAS != 0) s = with_bias(s, bias_row(q, context)[BIAS == BIAS_OF_KEYS ? k : 0]);
   return s;
 }
 
-#if defined(__CUDACC__) && defined(BLOCK_C_VALUE) && (SOFT_CAP_VALUE || ALIBI_VALUE || BIAS_VALUE)
-// By tile, ALiBi costs a score one multiply-add, slope * (columns from the first key) + the term of the first key, and
-// one addition. The kernel's own factors include those of the soft cap. The bias is read two keys at a time.
+#if defined(__CUDACC__) && defined(BLOCK_C_VALUE) && SCORE_RULES_VALUE && \
+    SCORE_RULES_VALUE == !!SOFT_CAP_VALUE + !!ALIBI_VALUE + !!BIAS_VALUE
+// A second text of these three modifiers, for a GPU. A kernel with another modifier changes scores one by one. By tile,
+// ALiBi costs a score one multiply-add, slope * (columns from the first key) + the term of the first key, and one
+// addition. The kernel's own factors include those of the soft cap. The bias is read two keys at a time.
 #define SCORE_GRAIN SCORE_TILE
 #if SOFT_CAP_VALUE
 #define SCORE_IN (1 / static_cast<float>(SOFT_CAP))

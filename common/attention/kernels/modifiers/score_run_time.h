@@ -9,28 +9,24 @@
 #undef score
 #undef score_tile
 #undef SCORE_AHEAD
-#include "common/attention/kernels/modifiers/run_time.h"
-
-static inline const GLOBAL RunTimeModifiers& run_time_of(const ScoreContext& context) {
-  return *static_cast<const GLOBAL RunTimeModifiers*>(context.data);
-}
+static_assert(SCORE_RULES == 3);
 
 static inline float bias_at(int q, int k, const ScoreContext& context) {
-  return bias_row(q, context)[run_time_of(context).bias == BIAS_OF_KEYS ? k : 0];
+  return bias_row(q, context)[modifiers_of(context).bias_kind == BIAS_OF_KEYS ? k : 0];
 }
 
 static inline float score(float s, int q, int k, const ScoreContext& context) {
-  const GLOBAL RunTimeModifiers& on = run_time_of(context);
+  const GLOBAL ModifierData& on = modifiers_of(context);
   if (on.soft_cap != 0) s = on.soft_cap * tanh_of(s / on.soft_cap);
   if (on.alibi) s += score_slope(context) * static_cast<float>(k - own_key(q, context));
-  if (on.bias) s = with_bias(s, bias_at(q, k, context));
+  if (on.bias_kind) s = with_bias(s, bias_at(q, k, context));
   return s;
 }
 
 #ifdef VECTOR_WIDTH_VALUE
 #define SCORE_GRAIN SCORE_ROW
 static inline void score_row(float* s, int q, int k, const ScoreContext& context) {
-  const GLOBAL RunTimeModifiers& on = run_time_of(context);
+  const GLOBAL ModifierData& on = modifiers_of(context);
   if (on.soft_cap != 0) {
     const float cap = on.soft_cap, inverse = 1 / cap;
     VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] = cap * tanh_of(inverse * s[i]);
@@ -39,13 +35,13 @@ static inline void score_row(float* s, int q, int k, const ScoreContext& context
     const float slope = score_slope(context);
     VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] += slope * static_cast<float>(k - own_key(q + i, context));
   }
-  if (on.bias) {
+  if (on.bias_kind) {
     VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] = with_bias(s[i], bias_at(q + i, k, context));
   }
 }
 #elif defined(SCORE_GRAIN)
 static inline void score_tile(float* s, int, int q, int k, const ScoreContext& context) {
-  const GLOBAL RunTimeModifiers& on = run_time_of(context);
+  const GLOBAL ModifierData& on = modifiers_of(context);
   if (on.soft_cap != 0) {
     const float cap = on.soft_cap, inverse = 1 / cap;
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] = cap * tanh_of(inverse * s[i]);
@@ -57,7 +53,7 @@ static inline void score_tile(float* s, int, int q, int k, const ScoreContext& c
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] +=
         slope * static_cast<float>(i / 4 * 8 + i % 2) + first[i / 2 % 2];
   }
-  if (on.bias) {
+  if (on.bias_kind) {
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] += bias_at(q + i / 2 % 2 * 8, k + i / 4 * 8 + i % 2, context);
   }
 }
