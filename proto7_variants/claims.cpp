@@ -119,7 +119,9 @@ std::function<std::string(const Evidence&)> subject_but(const std::set<std::stri
     std::map<std::string, AxisValue> axes(config.axes().begin(), config.axes().end());
     for (const std::string& axis : left_out) axes.erase(axis);
     std::vector<std::pair<std::string, AxisValue>> off = {{"task", "attention"}, {"kv_heads_by", "index"}};
-    for (const auto& known : {modifier_axes(), rotary_axes()}) off.insert(off.end(), known.begin(), known.end());
+    for (const auto& known : {modifier_axes(), rotary_axes()}) {
+      for (const ModifierAxis& one : known) off.emplace_back(one.axis.name, one.off);
+    }
     for (const auto& [axis, value] : off) {
       if (const auto own = axes.find(axis); own != axes.end() && own->second == value) axes.erase(own);
     }
