@@ -121,7 +121,7 @@ FlashConfig modified_config(const Case& config) {
 namespace {
 
 /// Returns the help text of an axis that turns a table on. `comment` begins with the table's shape and a colon.
-std::string meaning(const std::string& comment) { return "1" + comment.substr(comment.find(": ")); }
+std::string meaning(const std::string& comment) { return fmt::format("1{}", comment.substr(comment.find(": "))); }
 
 /// Returns the axis of an option with a number.
 template <typename T>
