@@ -26,7 +26,7 @@
  * A call with arguments that are not allowed returns ATTN_BAD_INPUT before it reads or writes a tensor. On the cpu the
  * library also checks the values of tables that hold positions or page numbers (lengths, starts, cu_seqlens_q,
  * cu_seqlens_k, table, documents, offsets). On a GPU it does not check these values; a program can check the tables of
- * a cache with attn_check_cache.
+ * a cache with attn_check_cache. attn_why_not says without a call whether a call is allowed.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -390,6 +390,22 @@ typedef struct {
  * with the same strides. k and k_out may both be NULL. options may be NULL. */
 ATTN_API attn_status attn_rope(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                const DLTensor* q_out, const DLTensor* k_out, const attn_rope_options* options);
+
+typedef enum { ATTN_FLASH = 0, ATTN_DECODE, ATTN_PREFILL, ATTN_LINEAR, ATTN_ROPE } attn_operation;
+
+/* Says whether attn_flash, attn_decode, attn_prefill, attn_linear or attn_rope serves a call. Returns NULL if it does.
+ * Else returns one line that says what is not allowed and what is; the line is valid until the thread's next call. The
+ * call itself would return ATTN_BAD_INPUT with this line, or with another line if several arguments are not allowed.
+ *
+ * The arguments are those of the call, except stream: tensors in the order of the operation's function (for attn_rope
+ * q, k, q_out, k_out), and a pointer to the operation's struct of options, or NULL. attn_why_not reads no tensor, so it
+ * does not check the values of tables; it compiles and launches nothing. A tensor's data may be NULL, for an address
+ * that is not known yet. o, q_out and k_out may be NULL, for a dense output of q's type.
+ *
+ * Without an engine (NULL) the line says what no device of the kind of q's device allows; an engine adds what its
+ * device lacks. */
+ATTN_API const char* attn_why_not(attn_engine* engine, attn_operation operation, const DLTensor* q, const DLTensor* k,
+                                  const DLTensor* v, const DLTensor* o, const void* options);
 
 #ifdef __cplusplus
 }

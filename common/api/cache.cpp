@@ -62,6 +62,30 @@ std::optional<AttentionHooks> hooks_of(const ModifiedCall& part) {
   return without_mask(modifier_hooks(modifiers_of(part), part.q.dtype));
 }
 
+ModifiedCall modifiers_in(const CacheCall& call) {
+  ModifiedCall part = modified_part(call);
+  simplify(part);
+  return part;
+}
+
+Plan plan_of_decode(const CacheCall& call, const std::optional<AttentionHooks>& hooks, const DeviceInfo& info) {
+  const DecodeConfig config = config_of(call);
+  return decode_plan(config, info, config.shape.batch * config.shape.kv_len, hooks ? &*hooks : nullptr);
+}
+
+DecodeConfig config_of_prefill(const CacheCall& call) {
+  DecodeConfig config = config_of(call);
+  config.block_c = 0;  // prefill_config() chooses block_c
+  return config;
+}
+Plan plan_of_prefill(const CacheCall& call, const std::optional<AttentionHooks>& hooks, const DeviceInfo& info) {
+  return prefill_plan(config_of_prefill(call), info, 0, 0, hooks ? &*hooks : nullptr);
+}
+
+void refuse_tree(const CacheCall& call) {
+  if (call.tree) throw BadInput("tree is not allowed in attn_prefill; attn_decode takes one");
+}
+
 /// Returns how many sequences a launch of prefill serves. A cache of 8 bits is first converted to a copy that has Q's
 /// type. The batch is cut into the fewest launches whose copies fit in most_expanded_bytes() each, but a launch serves
 /// at least one sequence. Without copies one launch serves the whole batch.
@@ -100,21 +124,31 @@ CacheCall part_of(const CacheCall& call, int64_t first, int64_t count) {
 
 }  // namespace
 
+void ask_decode(const CacheCall& call, bool gpu, const DeviceInfo* device) {
+  const bool rows = check(call, gpu, true);
+  if (!device) return refuse_where(call.new_k.there() ? append_unable(config_of(call)) : "");
+  if (!rows) return refuse_where(decode_unable(config_of(call), *device));
+  refuse_where(skip_reason(plan_of_decode(call, hooks_of(modifiers_in(call)), *device), *device).value_or(""));
+}
+
+void ask_prefill(const CacheCall& call, bool gpu, const DeviceInfo* device) {
+  refuse_tree(call);
+  if (!check(call, gpu, true) || !device) return refuse_where(prefill_unable(config_of(call)));
+  const CacheCall part = part_of(call, 0, sequences_at_once(call, *device));
+  refuse_where(skip_reason(plan_of_prefill(part, hooks_of(modifiers_in(part)), *device), *device).value_or(""));
+}
+
 void Engine::decode(const CacheCall& call, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
   if (!check(call, !info.on_host)) return refuse_where(decode_unable(config_of(call), info));
-  ModifiedCall part = modified_part(call);
-  simplify(part);
+  const ModifiedCall part = modifiers_in(call);
   own.run(
       key_of(Key::decode, call, part, stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) {
-        const DecodeConfig config = config_of(call);
         const std::optional<AttentionHooks> hooks = hooks_of(part);
         if (hooks) ready.modifiers.emplace(*own.device, part);
-        ready.decode.emplace(
-            *own.device, own.pipelines, config,
-            decode_plan(config, info, config.shape.batch * config.shape.kv_len, hooks ? &*hooks : nullptr));
+        ready.decode.emplace(*own.device, own.pipelines, config_of(call), plan_of_decode(call, hooks, info));
       },
       [&](const Prepared& ready, CommandEncoder& encoder) {
         ready.decode->encode(encoder, cache_tensors(call, own.staged(encoder, ready, part)));
@@ -152,17 +186,12 @@ void Engine::check_cache(const CacheCall& call, void* stream) {
 
 void Engine::prefill(const CacheCall& call, void* stream) {
   State& own = state();
-  if (call.tree) throw BadInput("tree is not allowed in attn_prefill; attn_decode takes one");
+  refuse_tree(call);
   const DeviceInfo& info = own.device->info();
   if (!check(call, !info.on_host)) return refuse_where(prefill_unable(config_of(call)));
   const int64_t at_once = sequences_at_once(call, info);
-  const auto modifiers_of_part = [](const CacheCall& part) {
-    ModifiedCall modifiers = modified_part(part);
-    simplify(modifiers);
-    return modifiers;
-  };
   const auto encode_part = [&](Prepared& ready, CommandEncoder& encoder, const CacheCall& part) {
-    const DecodeTensors tensors = cache_tensors(part, own.staged(encoder, ready, modifiers_of_part(part)));
+    const DecodeTensors tensors = cache_tensors(part, own.staged(encoder, ready, modifiers_in(part)));
     const PrefillData data = ready.prefill->data(tensors);
     // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): other padding only copies the data once more
     if (!ready.has_known || std::memcmp(&data, &ready.known, sizeof data) != 0) {
@@ -179,16 +208,14 @@ void Engine::prefill(const CacheCall& call, void* stream) {
     ready.has_known = true;
   };
   own.run(
-      key_of(Key::prefill, call, modifiers_of_part(call), stream, own.capture_of(stream)), stream,
+      key_of(Key::prefill, call, modifiers_in(call), stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) {
         const CacheCall part = part_of(call, 0, at_once);
-        const ModifiedCall modifiers = modifiers_of_part(part);
-        DecodeConfig config = config_of(part);
-        config.block_c = 0;  // prefill_config() chooses block_c
+        const ModifiedCall modifiers = modifiers_in(part);
         const std::optional<AttentionHooks> hooks = hooks_of(modifiers);
         if (hooks) ready.modifiers.emplace(*own.device, modifiers);
-        ready.prefill.emplace(*own.device, own.pipelines, config,
-                              prefill_plan(config, info, 0, 0, hooks ? &*hooks : nullptr), part.k.batch);
+        ready.prefill.emplace(*own.device, own.pipelines, config_of_prefill(part), plan_of_prefill(part, hooks, info),
+                              part.k.batch);
         ready.memory = Buffer(*own.device, sizeof(PrefillData));
       },
       [&](Prepared& ready, CommandEncoder& encoder) {

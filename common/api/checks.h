@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
@@ -12,11 +13,19 @@
 namespace attn {
 
 // check() returns whether the call has any rows to compute. On the cpu check() also checks the numbers in the call's
-// tables. If `gpu` is true, check() does not read the tables, because they are in device memory.
-bool check(const FlashCall& call, bool gpu);
-bool check(const CacheCall& call, bool gpu);
+// tables. If `gpu` is true, check() does not read the tables, because they are in device memory. If `asked` is true,
+// the call is only asked about: check() reads no table. Addresses may then be no_address.
+bool check(const FlashCall& call, bool gpu, bool asked = false);
+bool check(const CacheCall& call, bool gpu, bool asked = false);
 bool check(const LinearCall& call, bool gpu);
-bool check(const RopeCall& call, bool gpu);
+bool check(const RopeCall& call, bool gpu, bool asked = false);
+
+namespace detail {
+alignas(16) inline std::byte nowhere[16];
+}
+/// The address of memory that a call without elements, or a question about a call, does not name. It overlaps no
+/// memory.
+inline constexpr void* no_address = detail::nowhere;
 
 /// Returns the largest number of keys that a sequence of the cache may have.
 int64_t capacity_of(const CacheCall& call);

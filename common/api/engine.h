@@ -166,4 +166,13 @@ class Engine {
   std::atomic<State*> state_;
 };
 
+/// Throw BadInput if Engine::flash() and so on would do so for the call, whatever values its tables hold, on a GPU or
+/// on the cpu. They read no tensor and no table, and launch nothing; addresses may be no_address (checks.h). With
+/// `device`, an engine's info(), they also throw for what this device lacks.
+void ask_flash(const FlashCall& call, bool gpu, const DeviceInfo* device = nullptr);
+void ask_decode(const CacheCall& call, bool gpu, const DeviceInfo* device = nullptr);
+void ask_prefill(const CacheCall& call, bool gpu, const DeviceInfo* device = nullptr);
+void ask_linear(const LinearCall& call, bool gpu, const DeviceInfo* device = nullptr);
+void ask_rope(const RopeCall& call, bool gpu, const DeviceInfo* device = nullptr);
+
 }  // namespace attn

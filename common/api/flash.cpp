@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/api/engine_state.h"
-#include "common/api/few_rows.h"
+#include "common/api/limits.h"
 
 namespace attn {
 namespace {
@@ -80,7 +80,36 @@ FlashCall with_a_hidden_key(const FlashCall& given, void* zeros) {
   return call;
 }
 
+/// How the kernel `tuned` computes a call that has passed simplify().
+struct FlashPlan {
+  FlashPlan(const ModifiedCall& call, const AttentionShape& shape, const DeviceInfo& info)
+      : config{.variant = "tuned", .shape = shape, .dtype = call.q.dtype, .out_dtype = call.o.dtype} {
+    std::optional<AttentionHooks> hooks;
+    if (modified(call)) hooks = modifier_hooks(modifiers_of(call), config.dtype);
+    const int64_t window = call.window_left >= 0 && (call.causal || call.window_right >= 0)
+                               ? call.window_left + std::max<int64_t>(call.window_right, 0) + 1
+                               : 0;
+    choose_tile(config, info,
+                {.change = hooks ? hooks->change : ScoreChange::none,
+                 .reads = call.bias || call.cu_seqlens_q || call.mask.data,
+                 .window = window});
+    plan = attention_plan(config, info, hooks ? &*hooks : nullptr);
+  }
+
+  FlashConfig config;
+  Plan plan;
+};
+
 }  // namespace
+
+void ask_flash(const FlashCall& given, bool gpu, const DeviceInfo* device) {
+  if (!check(given, gpu, true) || !device) return;
+  ModifiedCall call{given.k.tokens > 0 ? given : with_a_hidden_key(given, no_address)};
+  simplify(call);
+  const AttentionShape shape = shape_of(call);
+  if (has_few_rows(call) && decode_takes(decoding_of(call, shape), *device)) return;
+  refuse_where(skip_reason(FlashPlan(call, shape, *device).plan, *device).value_or(""));
+}
 
 void Engine::flash(const FlashCall& given, void* stream) {
   State& own = state();
@@ -130,17 +159,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
   own.run(
       key, stream,
       [&](Prepared& ready) {
-        FlashConfig config{.variant = "tuned", .shape = shape, .dtype = call.q.dtype, .out_dtype = call.o.dtype};
-        std::optional<AttentionHooks> hooks;
-        if (changed) hooks = modifier_hooks(modifiers_of(call), config.dtype);
-        const int64_t window = call.window_left >= 0 && (call.causal || call.window_right >= 0)
-                                   ? call.window_left + std::max<int64_t>(call.window_right, 0) + 1
-                                   : 0;
-        choose_tile(config, info,
-                    {.change = hooks ? hooks->change : ScoreChange::none,
-                     .reads = call.bias || call.cu_seqlens_q || call.mask.data,
-                     .window = window});
-        const Plan plan = attention_plan(config, info, hooks ? &*hooks : nullptr);
+        const auto [config, plan] = FlashPlan(call, shape, info);
         FlashOperation::Lists lists;
         if (call.mask.data) {
           ready.mask.emplace(*own.device, own.pipelines, config, plan, call.mask, call.lengths || call.starts);

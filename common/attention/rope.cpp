@@ -8,6 +8,7 @@
 #include <numbers>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "common/attention/kernels/rope.h"
 #include "common/base/divided_up.h"
@@ -168,6 +169,14 @@ RopeTensor rope_tensor(const void* in, void* out, const Strides& in_strides, con
   return tensor;
 }
 
+/// Returns Q and K as the kernel takes them.
+std::pair<RopeTensor, RopeTensor> rope_tensors(const RopeTensors& tensors, const RopeShape& shape, int64_t alignment) {
+  return {
+      rope_tensor(tensors.q, tensors.q_out, tensors.q_strides, tensors.q_out_strides, shape.q_heads, shape, alignment),
+      rope_tensor(tensors.k, tensors.k_out, tensors.k_strides, tensors.k_out_strides, shape.kv_heads, shape,
+                  alignment)};
+}
+
 Launch rope_launch(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) {
   rope_check_config(config);
   rope_check_shape(shape);
@@ -250,6 +259,11 @@ Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInf
   return plan;
 }
 
+void rope_check_tensors(const RopeTensors& tensors, const RopeConfig& config, const RopeShape& shape,
+                        const DeviceInfo& device) {
+  rope_tensors(tensors, shape, device.operations->rope->tiles(config, shape, device).alignment_bytes);
+}
+
 RopeLaunch::RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape,
                        const Plan& plan, std::string_view phase)
     : shape_(shape), launch_(planned_launch(plan, phase, device.info())) {
@@ -269,10 +283,9 @@ RopeLaunch::RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfi
 
 void RopeLaunch::encode(CommandEncoder& encoder, const RopeTensors& tensors) const {
   RopeParams params{};
-  params.tensors[0] = rope_tensor(tensors.q, tensors.q_out, tensors.q_strides, tensors.q_out_strides, shape_.q_heads,
-                                  shape_, alignment_bytes_);
-  params.tensors[1] = rope_tensor(tensors.k, tensors.k_out, tensors.k_strides, tensors.k_out_strides, shape_.kv_heads,
-                                  shape_, alignment_bytes_);
+  const auto [q, k] = rope_tensors(tensors, shape_, alignment_bytes_);
+  params.tensors[0] = q;
+  params.tensors[1] = k;
   params.offsets = tensors.offsets;
   params.cosines = static_cast<const float*>(cosines_.data());
   params.sines = static_cast<const float*>(sines_.data());

@@ -122,6 +122,10 @@ class RopeOperation {
 /// BadInput for a shape that no launch can have.
 Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device);
 
+/// Throws BadInput for addresses and strides that RopeLaunch::encode() does not allow.
+void rope_check_tensors(const RopeTensors& tensors, const RopeConfig& config, const RopeShape& shape,
+                        const DeviceInfo& device);
+
 /// A kernel that is loaded for one configuration, with its frequencies or table on the device, ready to be encoded on
 /// any tensors of its shape. The device and the pipelines must outlive the RopeLaunch.
 class RopeLaunch {

@@ -61,7 +61,8 @@ LinearOptions = _struct("attn_linear_options", _options.LINEAR)
 RopeOptions = _struct("attn_rope_options", _options.ROPE)
 
 _lib = ctypes.CDLL(str(_files.library("libattn.so")))
-_lib.attn_message.restype, _lib.attn_prepared.restype, _lib.attn_launches.restype = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint64
+_lib.attn_message.restype = _lib.attn_why_not.restype = ctypes.c_char_p
+_lib.attn_prepared.restype, _lib.attn_launches.restype = ctypes.c_size_t, ctypes.c_uint64
 if _lib.attn_abi_version() != 1:
     raise ImportError("attn_proto: libattn.so and this package differ in version; install both from one source tree")
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
@@ -353,6 +354,25 @@ def rope(q, k=None, offsets=None, **options):
     _call(_lib.attn_rope, q, [tensors.get(name) for name in ("q", "k", "q_out", "k_out")], read)
     results = tuple(finish(out) for out, finish in turned.values())
     return results if k is not None else results[0]
+
+
+_structs = {"flash": (FlashOptions, _options.FLASH), "decode": (CacheOptions, _options.CACHE), "prefill": (CacheOptions, _options.CACHE),
+            "linear": (LinearOptions, _options.LINEAR), "rope": (RopeOptions, _options.ROPE)}  # in the order of attn_operation
+
+
+def why_not(operation, q, k=None, v=None, **options):
+    """Returns in one line why flash(), decode(), prefill(), linear() or rope(), whose name is `operation`, refuses a call
+    with these arguments, or None if it serves the call (attn_why_not). For decode() and prefill() k and v are the caches.
+    Reads no array; values of tables are not checked."""
+    if operation not in _structs:
+        raise ValueError(f"attn_proto: operation {operation!r} is not allowed; allowed are {', '.join(_structs)}")
+    read = _Options(operation, *_structs[operation], options)
+    borrowed = [None if each is None else _Borrowed(name, each) for name, each in (("q", q), ("k", k), ("v", v))]
+    tensors = [None if each is None else each.tensor for each in borrowed]
+    device = tensors[0].contents.device
+    why = _lib.attn_why_not(_engine(device.device_type, device.device_id), list(_structs).index(operation), *tensors, None,
+                            ctypes.byref(read.struct))
+    return why and why.decode()
 
 
 def _engine_and_stream(like):

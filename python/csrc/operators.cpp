@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "common/api/attn.h"
-#include "common/api/few_rows.h"
+#include "common/api/limits.h"
 #include "common/api/shapes.h"
 
 namespace {

@@ -121,6 +121,28 @@ class Arrays(Case):
         self.refuses(ValueError, "soft_cap 1000.5: 0.001 to 1000 are allowed, and 0 turns the option off", q, k, v, soft_cap=1000.5)
         self.near(dlpack.flash(q, k, v, causal=2 ** 32), dlpack.flash(q, k, v, causal=True))
 
+    def test_why_not_says_what_the_call_says(self):
+        q, k, v = self.q, self.k, self.v
+        tables = {"lengths": np.array([30, 30], np.int32)}
+        calls = [("flash", (q, k, v), {"causal": True, "bias": drawn(1, 1, 1, 32)}), ("flash", (q, k[:1], v[:1]), {}),
+                 ("flash", (q, k, v), {"bias": drawn(1, 1, 21, 31)}), ("decode", (q, k, v), tables),
+                 ("decode", (q, k, v), {**tables, "new_k": q}), ("prefill", (q, k, v), tables),
+                 ("prefill", (q, k, v), {**tables, "tree": np.zeros((2, 21), np.int64)}),
+                 ("linear", (k, k, v), {"feature": "elu1"}), ("linear", (k, k, v), {"feature": "gelu"}),
+                 ("rope", (q, q), {"interleaved": True}), ("rope", (q,), {"rotary_dim": 3})]
+        for operation, arrays, options in calls:
+            with self.subTest(operation, options=list(options)):
+                said, launches = None, dlpack.launches(q)
+                why = dlpack.why_not(operation, *arrays, **options)
+                self.assertEqual(dlpack.launches(q), launches)
+                try:
+                    getattr(dlpack, operation)(*arrays, **options)
+                except ValueError as error:
+                    said = str(error)
+                self.assertEqual(why, said)
+        with self.assertRaisesRegex(ValueError, "operation 'sdpa' is not allowed; allowed are flash, decode"):
+            dlpack.why_not("sdpa", q)
+
     def test_versions_of_dlpack(self):
         class Versioned:
             def __init__(self, array, major):

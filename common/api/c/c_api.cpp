@@ -22,16 +22,24 @@
 #include "common/base/log.h"
 #include "common/device/pipeline_cache.h"
 
+namespace attn {
+
+/// The device of a call, and whether the call is only asked about.
+struct Target {
+  bool on_host;
+  int device_type, device_id;  // DLPack's numbers
+  bool asked = false;          // tensors may have no data, and outputs may be missing
+};
+
+}  // namespace attn
+
 struct attn_engine {
   attn::Engine engine;
-  const bool on_host;
-  const int device_type, device_id;  // DLPack's numbers
+  const attn::Target target;
 
   attn_engine(const std::string& spec, attn::EngineOptions options)
       : engine(spec, std::move(options)),
-        on_host(engine.info().on_host),
-        device_type(engine.info().dlpack_type),
-        device_id(engine.info().dlpack_id) {}
+        target{engine.info().on_host, engine.info().dlpack_type, engine.info().dlpack_id} {}
 };
 
 namespace attn {
@@ -114,15 +122,16 @@ DType dtype_of(const char* name, const DLDataType& type) {
                      name, type_text(type)));
 }
 
-void* address(const DLTensor& tensor) {
-  return tensor.data ? static_cast<std::byte*>(tensor.data) + tensor.byte_offset : nullptr;
+void* address(const Target& target, const DLTensor& tensor) {
+  if (tensor.data) return static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  return target.asked ? no_address : nullptr;
 }
 
-void check_place(const attn_engine& engine, const char* name, const DLTensor& tensor) {
+void check_place(const Target& target, const char* name, const DLTensor& tensor) {
   const int type = static_cast<int>(tensor.device.device_type), id = tensor.device.device_id;
-  if (type != engine.device_type || (id != engine.device_id && !engine.on_host)) {
-    refuse(fmt::format("{} is on device {}:{}, the engine on {}:{} (1: cpu, 2: CUDA)", name, type, id,
-                       engine.device_type, engine.device_id));
+  if (type != target.device_type || (id != target.device_id && !target.on_host)) {
+    refuse(fmt::format("{} is on device {}:{}; {}:{} is allowed (1: cpu, 2: CUDA)", name, type, id, target.device_type,
+                       target.device_id));
   }
 }
 
@@ -139,11 +148,11 @@ int64_t product(const char* name, int64_t elements, int64_t size) {
 
 /// Returns the engine's view of a caller's tensor. If the tensor is null, the view's there() is false. If a size is 0,
 /// the strides are not checked.
-TensorView view(const attn_engine& engine, const char* name, const DLTensor* tensor, attn_layout layout,
+TensorView view(const Target& target, const char* name, const DLTensor* tensor, attn_layout layout,
                 bool in_cache = false) {
   TensorView found;
   if (!tensor) return found;
-  check_place(engine, name, *tensor);
+  check_place(target, name, *tensor);
   if (tensor->ndim != 4) refuse(refused_dimensions(name, tensor->shape, tensor->ndim, in_cache));
   if (layout != ATTN_BHSD && layout != ATTN_BSHD)
     refuse(fmt::format("layout {} is not allowed; allowed are ATTN_BHSD and ATTN_BSHD", static_cast<int>(layout)));
@@ -157,7 +166,7 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
     refuse(fmt::format("{}: a stride of {} along the last dimension is not allowed; 1 is", name, strides[3]));
   }
   if (shape[3] == 0) refuse(fmt::format("{}: a last dimension of 0 is not allowed", name));
-  found.data = address(*tensor);
+  found.data = address(target, *tensor);
   found.dtype = dtype_of(name, tensor->dtype);
   found.batch = shape[0];
   found.heads = shape[heads];
@@ -176,10 +185,10 @@ void check_shape(const char* name, const DLTensor& tensor, std::initializer_list
 /// Returns the data of a dense table, or null if there is no tensor. The table must have one of the shapes. The
 /// elements must be integers if `integer` is true, else floats. An element has the size of T.
 template <typename T>
-T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, std::initializer_list<Shape> allowed,
+T* table(const Target& target, const char* name, const DLTensor* tensor, std::initializer_list<Shape> allowed,
          bool integer) {
   if (!tensor) return nullptr;
-  check_place(engine, name, *tensor);
+  check_place(target, name, *tensor);
   const uint8_t code = tensor->dtype.code;
   const bool type = integer ? code == code_int || code == code_unsigned : code == code_float;
   if (!type || tensor->dtype.bits != 8 * sizeof(T) || tensor->dtype.lanes != 1) {
@@ -193,20 +202,18 @@ T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, st
     dense = dense && (!tensor->strides || tensor->strides[i] == elements || tensor->shape[i] <= 1);
     elements = product(name, elements, tensor->shape[i]);
   }
-  if (elements == 0) {
-    static std::remove_const_t<T> nothing;
-    return &nothing;  // not null, because the caller gave a table
-  }
+  if (elements == 0) return static_cast<T*>(no_address);  // not null, because the caller gave a table
   if (!dense) refuse(fmt::format("{} is not dense", name));
-  if (!tensor->data) refuse(fmt::format("{} has no data", name));
-  return static_cast<T*>(address(*tensor));
+  void* const data = address(target, *tensor);
+  if (!data) refuse(fmt::format("{} has no data", name));
+  return static_cast<T*>(data);
 }
 
 /// Returns a caller's mask. Its axes are [batch, heads, queries, keys], whichever layout q has.
-MaskView mask_view(const attn_engine& engine, const DLTensor* tensor, const Shape& allowed) {
+MaskView mask_view(const Target& target, const DLTensor* tensor, const Shape& allowed) {
   MaskView found;
   if (!tensor) return found;
-  check_place(engine, "mask", *tensor);
+  check_place(target, "mask", *tensor);
   check_shape("mask", *tensor, {allowed});
   const uint8_t code = tensor->dtype.code;
   if ((code != code_bool && code != code_unsigned) || tensor->dtype.bits != 8 || tensor->dtype.lanes != 1) {
@@ -218,9 +225,8 @@ MaskView mask_view(const attn_engine& engine, const DLTensor* tensor, const Shap
     found.strides[i] = tensor->strides ? tensor->strides[i] : dense;
     dense = product("mask", dense, tensor->shape[i]);
   }
-  if (dense > 0 && !tensor->data) refuse("mask has no data");
-  static constexpr unsigned char nothing = 0;
-  found.data = dense > 0 ? static_cast<const unsigned char*>(address(*tensor)) : &nothing;
+  found.data = static_cast<const unsigned char*>(dense > 0 ? address(target, *tensor) : no_address);
+  if (!found.data) refuse("mask has no data");
   return found;
 }
 
@@ -234,52 +240,63 @@ attn_engine& there(attn_engine* engine) {
   return *engine;
 }
 
+/// Returns the engine's view of an output. For an output that a question leaves out, returns a dense tensor with the
+/// type of `queries` and the sizes of `like`.
+TensorView output(const Target& target, const char* name, const DLTensor* tensor, attn_layout layout,
+                  const TensorView& queries, const TensorView& like) {
+  if (tensor || !target.asked) return view(target, name, &there(name, tensor), layout);
+  TensorView found = like;
+  found.data = no_address;
+  found.dtype = queries.dtype;
+  found.strides = {like.heads * like.tokens * like.width, like.tokens * like.width, like.width};
+  return found;
+}
+
 /// Returns a call over a cache of `sequences` sequences. Sets only q.batch, k, and the lengths, table, scales, new
 /// tokens, window and starts of `options`.
-CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTensor* k,
-                     const attn_cache_options& options) {
+CacheCall cache_call(const Target& target, int64_t sequences, const DLTensor* k, const attn_cache_options& options) {
   CacheCall call;
   call.q.batch = sequences;
-  call.k = view(engine, "k", &there("k", k), options.cache_layout, true);
-  call.lengths = table<const int>(engine, "lengths", options.lengths, {{"batch", {sequences}}}, true);
-  call.table = table<const int>(engine, "table", options.table, {{"batch, max_pages", {sequences, any_size}}}, true);
+  call.k = view(target, "k", &there("k", k), options.cache_layout, true);
+  call.lengths = table<const int>(target, "lengths", options.lengths, {{"batch", {sequences}}}, true);
+  call.table = table<const int>(target, "table", options.table, {{"batch, max_pages", {sequences, any_size}}}, true);
   if (options.table) call.max_pages = options.table->shape[1];
-  call.new_k = view(engine, "new_k", options.new_k, options.layout);
-  call.new_v = view(engine, "new_v", options.new_v, options.layout);
+  call.new_k = view(target, "new_k", options.new_k, options.layout);
+  call.new_v = view(target, "new_v", options.new_v, options.layout);
   const Shape scales = {options.table ? "pages, kv_heads" : "batch, kv_heads", {call.k.batch, call.k.heads}};
-  call.k_scales = table<const float>(engine, "k_scales", options.k_scales, {scales}, false);
-  call.v_scales = table<const float>(engine, "v_scales", options.v_scales, {scales}, false);
+  call.k_scales = table<const float>(target, "k_scales", options.k_scales, {scales}, false);
+  call.v_scales = table<const float>(target, "v_scales", options.v_scales, {scales}, false);
   call.window_left = options.window_left;
-  call.starts = table<const int>(engine, "starts", options.starts, {{"batch", {sequences}}}, true);
+  call.starts = table<const int>(target, "starts", options.starts, {{"batch", {sequences}}}, true);
   return call;
 }
 
-CacheCall cache_call(const attn_engine& engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
-                     const DLTensor* o, const attn_cache_options* given) {
+CacheCall cache_call(const Target& target, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* o,
+                     const attn_cache_options* given) {
   const attn_cache_options options = read(given, attn_cache_options ATTN_CACHE_OPTIONS);
-  const TensorView queries = view(engine, "q", &there("q", q), options.layout);
-  CacheCall call = cache_call(engine, queries.batch, k, options);
+  const TensorView queries = view(target, "q", &there("q", q), options.layout);
+  CacheCall call = cache_call(target, queries.batch, k, options);
   call.q = queries;
-  call.v = view(engine, "v", &there("v", v), options.cache_layout, true);
-  call.o = view(engine, "o", &there("o", o), options.layout);
+  call.v = view(target, "v", &there("v", v), options.cache_layout, true);
+  call.o = output(target, "o", o, options.layout, queries, queries);
   call.scale = options.scale;
   if (!options.cosines != !options.sines) refuse("cosines and sines must both be given or both be missing");
   constexpr const char* angles = "positions, half of the elements that are rotated";
-  call.cosines = table<const float>(engine, "cosines", options.cosines, {{angles, {any_size, any_size}}}, false);
+  call.cosines = table<const float>(target, "cosines", options.cosines, {{angles, {any_size, any_size}}}, false);
   if (options.cosines) {
     call.positions = options.cosines->shape[0];
     call.rotary_dim = 2 * options.cosines->shape[1];
   }
   call.sines =
-      table<const float>(engine, "sines", options.sines, {{angles, {call.positions, call.rotary_dim / 2}}}, false);
+      table<const float>(target, "sines", options.sines, {{angles, {call.positions, call.rotary_dim / 2}}}, false);
   call.pairing = options.interleaved ? RopePairing::interleaved : RopePairing::half_split;
-  call.lse = table<float>(engine, "lse", options.lse,
+  call.lse = table<float>(target, "lse", options.lse,
                           {{"batch, q_heads, q_len", {call.q.batch, call.q.heads, call.q.tokens}}}, false);
   const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens;
 #define ATTN_MODIFIER(type, name, ...) call.name = static_cast<type>(options.name);
 #define ATTN_MODIFIER_TABLE(element, name, ...) \
   call.name =                                   \
-      table<const element>(engine, #name, options.name, {{#__VA_ARGS__, {__VA_ARGS__}}}, std::is_integral_v<element>);
+      table<const element>(target, #name, options.name, {{#__VA_ARGS__, {__VA_ARGS__}}}, std::is_integral_v<element>);
 #define ATTN_OPTIONS_OF_CACHE
 #include "common/attention/options.def"
   return call;
@@ -310,6 +327,100 @@ RopeScaling scaling_of(const attn_rope_options& options) {
   }
   refuse(fmt::format("scaling {} is not allowed; allowed are the values of attn_rope_scaling",
                      static_cast<int>(options.scaling)));
+}
+
+FlashCall flash_call(const Target& target, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* o,
+                     const attn_flash_options* given) {
+  attn_flash_options options = read(given, attn_flash_options ATTN_FLASH_OPTIONS);
+  FlashCall call;
+  call.q = view(target, "q", &there("q", q), options.layout);
+  call.k = view(target, "k", &there("k", k), options.layout);
+  call.v = view(target, "v", &there("v", v), options.layout);
+  call.o = output(target, "o", o, options.layout, call.q, call.q);
+  const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
+  const int64_t bias_sizes[] = {one_or(batch), one_or(q_heads), one_or(q_len), one_or(padded_keys(kv_len))};
+  constexpr int64_t sequences = any_size - 1;  // options.def gives tables the size sequences + 1
+  const auto axes = [](std::string_view name, const char* sizes) { return name == "bias" ? bias_axes : sizes; };
+#define ATTN_OPTION(type, name, off) call.name = static_cast<type>(options.name);
+#define ATTN_SCALE(name) call.name = options.name;
+#define ATTN_TABLE(element, name, ...)                                                                        \
+  call.name = table<const element>(target, #name, options.name, {{axes(#name, #__VA_ARGS__), {__VA_ARGS__}}}, \
+                                   std::is_integral_v<element>);
+#define ATTN_OUTPUT(name, ...) \
+  call.name = table<float>(target, #name, options.name, {{#__VA_ARGS__, {__VA_ARGS__}}}, false);
+#define ATTN_TENSOR(name) \
+  call.name =             \
+      mask_view(target, options.name, {mask_axes, {one_or(batch), one_or(q_heads), one_or(q_len), one_or(kv_len)}});
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  if (options.bias) std::copy_n(options.bias->shape, 4, call.bias_sizes);
+  if (const DLTensor* const starts = options.cu_seqlens_q) {
+    call.sequences = starts->shape[0] - 1;
+    table<const int>(target, "cu_seqlens_k", options.cu_seqlens_k, {{"sequences + 1", {starts->shape[0]}}}, true);
+  }
+  return call;
+}
+
+LinearCall linear_call(const Target& target, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* o,
+                       const attn_linear_options* given) {
+  const attn_linear_options options = read(given, attn_linear_options ATTN_LINEAR_OPTIONS);
+  LinearCall call;
+  call.q = view(target, "q", &there("q", q), options.layout);
+  call.k = view(target, "k", &there("k", k), options.layout);
+  call.v = view(target, "v", &there("v", v), options.layout);
+  call.o = output(target, "o", o, options.layout, call.q, call.v);
+  call.causal = options.causal != 0;
+  call.normalised = options.normalised != 0;
+  if (options.feature) call.feature = options.feature;
+  call.scale = options.scale;
+  const int64_t batch = call.q.batch, heads = call.q.heads, tokens = call.q.tokens, width = call.q.width;
+  call.gates = table<const float>(target, "gate", options.gate,
+                                  {{"heads", {heads}},
+                                   {"batch, heads, tokens", {batch, heads, tokens}},
+                                   {"batch, heads, tokens, width", {batch, heads, tokens, width}}},
+                                  false);
+  if (options.gate) {
+    const int dimensions = options.gate->ndim;
+    call.gate = dimensions == 1 ? GATE_HEAD : dimensions == 3 ? GATE_TOKEN : GATE_CHANNEL;
+  }
+  const Shape state = {"batch, heads, width, value width", {batch, heads, width, call.v.width}};
+  call.initial_state = table<const float>(target, "initial_state", options.initial_state, {state}, false);
+  call.final_state = table<float>(target, "final_state", options.final_state, {state}, false);
+  return call;
+}
+
+RopeCall rope_call(const Target& target, const DLTensor* q, const DLTensor* k, const DLTensor* q_out,
+                   const DLTensor* k_out, const attn_rope_options* given) {
+  const attn_rope_options options = read(given, attn_rope_options ATTN_ROPE_OPTIONS);
+  RopeCall call;
+  call.q = view(target, "q", &there("q", q), options.layout);
+  call.q_out = output(target, "q_out", q_out, options.layout, call.q, call.q);
+  if (!k != !k_out && !(target.asked && k)) refuse("k and k_out must both be given or both be NULL");
+  call.k = view(target, "k", k, options.layout);
+  if (k) call.k_out = output(target, "k_out", k_out, options.layout, call.q, call.k);
+  call.config = {.head_dim = call.q.width,
+                 .rotary_dim = options.rotary_dim == 0 ? call.q.width : options.rotary_dim,
+                 .pairing = options.interleaved ? RopePairing::interleaved : RopePairing::half_split,
+                 .theta = options.theta,
+                 .scaling = scaling_of(options)};
+  call.offsets = table<const int>(target, "offsets", options.offsets, {{"batch", {call.q.batch}}}, true);
+  return call;
+}
+
+/// Returns the device of a question: the engine's, or without an engine the device of `first`.
+Target asked(attn_engine* engine, const DLTensor& first) {
+  Target target{};
+  if (engine) {
+    target = engine->target;
+  } else {
+    const int type = static_cast<int>(first.device.device_type);
+    const char* const backend = type == 1 ? "cpu" : type == 2 ? "cuda" : nullptr;
+    if (!backend) refuse(fmt::format("device type {} is not allowed; 1 (cpu) and 2 (CUDA) are", type));
+    if (!Device::is_built(backend)) refuse(fmt::format("{}: this library was built without this device", backend));
+    target = {type == 1, type, first.device.device_id};
+  }
+  target.asked = true;
+  return target;
 }
 
 }  // namespace
@@ -364,37 +475,10 @@ attn_status attn_empty(attn_engine* engine, void* stream) {
 }
 
 attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* v,
-                       const DLTensor* o, const attn_flash_options* given) {
+                       const DLTensor* o, const attn_flash_options* options) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    const attn_flash_options options = read(given, attn_flash_options ATTN_FLASH_OPTIONS);
-    FlashCall call;
-    call.q = view(own, "q", &there("q", q), options.layout);
-    call.k = view(own, "k", &there("k", k), options.layout);
-    call.v = view(own, "v", &there("v", v), options.layout);
-    call.o = view(own, "o", &there("o", o), options.layout);
-    const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
-    const int64_t bias_sizes[] = {one_or(batch), one_or(q_heads), one_or(q_len), one_or(padded_keys(kv_len))};
-    constexpr int64_t sequences = any_size - 1;  // options.def gives tables the size sequences + 1
-    const auto axes = [](std::string_view name, const char* sizes) { return name == "bias" ? bias_axes : sizes; };
-#define ATTN_OPTION(type, name, off) call.name = static_cast<type>(options.name);
-#define ATTN_SCALE(name) call.name = options.name;
-#define ATTN_TABLE(element, name, ...)                                                                     \
-  call.name = table<const element>(own, #name, options.name, {{axes(#name, #__VA_ARGS__), {__VA_ARGS__}}}, \
-                                   std::is_integral_v<element>);
-#define ATTN_OUTPUT(name, ...) \
-  call.name = table<float>(own, #name, options.name, {{#__VA_ARGS__, {__VA_ARGS__}}}, false);
-#define ATTN_TENSOR(name) \
-  call.name =             \
-      mask_view(own, options.name, {mask_axes, {one_or(batch), one_or(q_heads), one_or(q_len), one_or(kv_len)}});
-#define ATTN_OPTIONS_OF_FLASH
-#include "common/attention/options.def"
-    if (options.bias) std::copy_n(options.bias->shape, 4, call.bias_sizes);
-    if (const DLTensor* const starts = options.cu_seqlens_q) {
-      call.sequences = starts->shape[0] - 1;
-      table<const int>(own, "cu_seqlens_k", options.cu_seqlens_k, {{"sequences + 1", {starts->shape[0]}}}, true);
-    }
-    own.engine.flash(call, stream);
+    own.engine.flash(flash_call(own.target, q, k, v, o, options), stream);
   });
 }
 
@@ -402,7 +486,7 @@ attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, co
                         const DLTensor* o, const attn_cache_options* options) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    own.engine.decode(cache_call(own, q, k, v, o, options), stream);
+    own.engine.decode(cache_call(own.target, q, k, v, o, options), stream);
   });
 }
 
@@ -410,7 +494,7 @@ attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, c
                          const DLTensor* o, const attn_cache_options* options) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    own.engine.prefill(cache_call(own, q, k, v, o, options), stream);
+    own.engine.prefill(cache_call(own.target, q, k, v, o, options), stream);
   });
 }
 
@@ -419,60 +503,50 @@ attn_status attn_check_cache(attn_engine* engine, void* stream, const DLTensor* 
     attn_engine& own = there(engine);
     const attn_cache_options options = read(given, attn_cache_options ATTN_CACHE_OPTIONS);
     const DLTensor& lengths = there("lengths", options.lengths);
-    own.engine.check_cache(cache_call(own, lengths.ndim == 1 ? lengths.shape[0] : -1, k, options), stream);
+    own.engine.check_cache(cache_call(own.target, lengths.ndim == 1 ? lengths.shape[0] : -1, k, options), stream);
   });
 }
 
 attn_status attn_linear(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* v,
-                        const DLTensor* o, const attn_linear_options* given) {
+                        const DLTensor* o, const attn_linear_options* options) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    const attn_linear_options options = read(given, attn_linear_options ATTN_LINEAR_OPTIONS);
-    LinearCall call;
-    call.q = view(own, "q", &there("q", q), options.layout);
-    call.k = view(own, "k", &there("k", k), options.layout);
-    call.v = view(own, "v", &there("v", v), options.layout);
-    call.o = view(own, "o", &there("o", o), options.layout);
-    call.causal = options.causal != 0;
-    call.normalised = options.normalised != 0;
-    if (options.feature) call.feature = options.feature;
-    call.scale = options.scale;
-    const int64_t batch = call.q.batch, heads = call.q.heads, tokens = call.q.tokens, width = call.q.width;
-    call.gates = table<const float>(own, "gate", options.gate,
-                                    {{"heads", {heads}},
-                                     {"batch, heads, tokens", {batch, heads, tokens}},
-                                     {"batch, heads, tokens, width", {batch, heads, tokens, width}}},
-                                    false);
-    if (options.gate) {
-      const int dimensions = options.gate->ndim;
-      call.gate = dimensions == 1 ? GATE_HEAD : dimensions == 3 ? GATE_TOKEN : GATE_CHANNEL;
-    }
-    const Shape state = {"batch, heads, width, value width", {batch, heads, width, call.v.width}};
-    call.initial_state = table<const float>(own, "initial_state", options.initial_state, {state}, false);
-    call.final_state = table<float>(own, "final_state", options.final_state, {state}, false);
-    own.engine.linear(call, stream);
+    own.engine.linear(linear_call(own.target, q, k, v, o, options), stream);
   });
 }
 
 attn_status attn_rope(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k, const DLTensor* q_out,
-                      const DLTensor* k_out, const attn_rope_options* given) {
+                      const DLTensor* k_out, const attn_rope_options* options) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    const attn_rope_options options = read(given, attn_rope_options ATTN_ROPE_OPTIONS);
-    RopeCall call;
-    call.q = view(own, "q", &there("q", q), options.layout);
-    call.q_out = view(own, "q_out", &there("q_out", q_out), options.layout);
-    if (!k != !k_out) refuse("k and k_out must both be given or both be NULL");
-    call.k = view(own, "k", k, options.layout);
-    call.k_out = view(own, "k_out", k_out, options.layout);
-    call.config = {.head_dim = call.q.width,
-                   .rotary_dim = options.rotary_dim == 0 ? call.q.width : options.rotary_dim,
-                   .pairing = options.interleaved ? RopePairing::interleaved : RopePairing::half_split,
-                   .theta = options.theta,
-                   .scaling = scaling_of(options)};
-    call.offsets = table<const int>(own, "offsets", options.offsets, {{"batch", {call.q.batch}}}, true);
-    own.engine.rope(call, stream);
+    own.engine.rope(rope_call(own.target, q, k, q_out, k_out, options), stream);
   });
+}
+
+const char* attn_why_not(attn_engine* engine, attn_operation operation, const DLTensor* q, const DLTensor* k,
+                         const DLTensor* v, const DLTensor* o, const void* options) {
+  const attn_status status = guarded([&] {
+    const Target target = asked(engine, there("q", q));
+    const DeviceInfo* const device = engine ? &engine->engine.info() : nullptr;
+    const bool gpu = !target.on_host;
+    switch (operation) {
+      case ATTN_FLASH:
+        return ask_flash(flash_call(target, q, k, v, o, static_cast<const attn_flash_options*>(options)), gpu, device);
+      case ATTN_DECODE:
+        return ask_decode(cache_call(target, q, k, v, o, static_cast<const attn_cache_options*>(options)), gpu, device);
+      case ATTN_PREFILL:
+        return ask_prefill(cache_call(target, q, k, v, o, static_cast<const attn_cache_options*>(options)), gpu,
+                           device);
+      case ATTN_LINEAR:
+        return ask_linear(linear_call(target, q, k, v, o, static_cast<const attn_linear_options*>(options)), gpu,
+                          device);
+      case ATTN_ROPE:
+        return ask_rope(rope_call(target, q, k, v, o, static_cast<const attn_rope_options*>(options)), gpu, device);
+    }
+    refuse(fmt::format("operation {} is not allowed; allowed are the values of attn_operation",
+                       static_cast<int>(operation)));
+  });
+  return status == ATTN_OK ? nullptr : attn_message();
 }
 
 }  // extern "C"
