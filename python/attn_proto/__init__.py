@@ -24,6 +24,7 @@ if importlib.util.find_spec("torch"):
 
     flash = torch.ops.attn.flash
     flash_with_lse = torch.ops.attn.flash_with_lse
+    why_not = torch.ops.attn.why_not
     paged_decode = torch.ops.attn.paged_decode
     paged_prefill = torch.ops.attn.paged_prefill
     decode_fused = torch.ops.attn.decode_fused

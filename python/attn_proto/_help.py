@@ -23,6 +23,9 @@ _texts = {
     "flash": (f"Attention, softmax(scale Q K^T) V. {_attention} {_result}", _options.FLASH_MEANINGS),
     "flash_with_lse": (f"Like flash(). {_attention} {_result} Also returns the natural logarithm of each softmax's denominator, "
                        "float32 [batch, q_heads, q_len].", _options.FLASH_MEANINGS),
+    "why_not": (f"Returns in one line why flash() refuses a call with the same arguments, or None if flash() serves it. Reads no "
+                f"tensor, opens no device and compiles nothing; values of tables are not checked. A tensor on the device meta stands "
+                f"for one on `device`, which is query's device if it is not given. {_attention}", _options.FLASH_MEANINGS),
     "paged_decode": (f"Attention of a few new queries of each sequence over a cache. {_few} {_cache} {_result}", _options.CACHE_MEANINGS),
     "paged_prefill": (f"Like paged_decode(), for prompts, with any q_len and without a tree. {_cache} {_result}", _options.CACHE_MEANINGS),
     "decode_fused": (f"Rotates queries and new keys, writes new keys and values into the cache, and computes attention. {_few} "

@@ -10,7 +10,7 @@ import torch
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
-FEW = torch.ops.attn.few_rows()[0]  # up to this number of queries a call runs the decoding kernel
+FEW = torch.ops.attn.limits()[0]  # up to this number of queries a call runs the decoding kernel
 _tables = ("anchor", "starts", "ends", "lengths", "documents", "seen", "shifts")
 
 

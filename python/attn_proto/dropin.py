@@ -23,14 +23,14 @@ _lock = threading.Lock()
 _reasons = collections.Counter()
 _depth = 0
 _backends = tuple(backend for backend in ("cpu", "cuda") if torch.ops.attn.has_backend(backend))
-_dtypes = (torch.float32, torch.float16, torch.bfloat16)
 _in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these types: their elements lie at their addresses
 _traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash computes the shape of the result
-_most_sequences = 65535  # the most sequences, and also the most heads, that attn::flash takes
-# Calls that run the decoding kernel: the most queries, and the most rows for a key/value head.
-_few_queries, _few_rows = torch.ops.attn.few_rows()
+# Calls that run the decoding kernel: the most queries, and the most rows for a key/value head. Then the bytes of which
+# addresses and strides on a GPU are multiples, and the magnitudes that a scale may have.
+_few_queries, _few_rows, _alignment, *_scales = torch.ops.attn.limits()
+_served_scales = "magnitudes from {:.3g} to {:.3g} are served".format(*_scales)
 _gpu_row_bytes = 512  # tiles of wider rows may not fit in the threadgroup memory of a GPU
-_decided, _most_decided = {}, 4096  # results of _why_not(), by the properties of a call that _why_not() reads
+_decided, _most_decided = {}, 4096  # results of _decide(), by the properties of a call on which they depend
 watchers = []  # functions that notify_watchers() calls; explain() adds a function
 
 
@@ -51,48 +51,79 @@ def _known(condition):
     return statically_known_true(condition)
 
 
-def _why_not(query, key, value, mask, dropout, causal, gqa):
-    """Returns the reason why attn::flash does not take a call, or None if it takes the call."""
+def _why_not(query, key, value, mask, dropout, causal, gqa, traced):
+    """Returns the reason why attn::flash does not take a call, or None if it takes the call. Here are the rules of
+    scaled_dot_product_attention, where its calls mean something else than attn::flash's, or nothing; attn::why_not has
+    the rules of attn::flash."""
     if query.device.type not in _backends:
         return f"device {query.device.type}; {' and '.join(_backends)} are served"
     if dropout != 0:
         return "dropout"
-    if query.dtype not in _dtypes or key.dtype != query.dtype or value.dtype != query.dtype:
-        return f"types {query.dtype}, {key.dtype}, {value.dtype}; equal types are served: float32, float16 or bfloat16"
     if query.dim() not in (3, 4) or key.dim() != query.dim() or value.dim() != query.dim():
         return f"{query.dim()}, {key.dim()}, {value.dim()} dimensions; equal numbers are served: 3 or 4"
     if key.device != query.device or value.device != query.device:
         return "mixed devices"
-    if query.shape[-1] != key.shape[-1] or value.shape[-1] != query.shape[-1] or query.shape[-1] % 8 or query.shape[-1] > 256:
-        return (f"widths {query.shape[-1]}, {key.shape[-1]}, {value.shape[-1]}; equal widths are served that are "
-                "multiples of 8, up to 256")
-    if key.shape[:-1] != value.shape[:-1] or query.shape[:-3] != key.shape[:-3]:
-        return "shapes that are broadcast; query, key and value of one batch, and key and value of equal shapes are served"
-    if query.shape[-3] != key.shape[-3] and (not gqa or key.shape[-3] == 0 or query.shape[-3] % key.shape[-3]):
-        return (f"{query.shape[-3]} and {key.shape[-3]} heads; equal numbers are served, and with enable_gqa numbers of "
-                "key/value heads that divide the number of query heads")
+    if query.shape[-1] > 256:  # on a CPU attn::flash takes wider rows, but decodes them more slowly than PyTorch
+        return "widths above 256; up to 256 are served"  # a graph has no number to show
+    if query.shape[-3] != key.shape[-3] and not gqa:
+        return "numbers of heads that differ; with enable_gqa they are served"
     if query.numel() == 0 or key.shape[-2] == 0:
         return "no elements"
-    if any(_known(size > _most_sequences) for size in query.shape[:-2]):
-        return f"more than {_most_sequences} sequences or heads"
     if causal and not _known(query.shape[-2] <= key.shape[-2]):
         return "causal, more queries than keys"
-    for tensor in (query, key, value):
-        if tensor.stride(-1) != 1:
-            return "a last dimension that is not dense"
-        step = 16 // tensor.element_size() if tensor.is_cuda else 1
-        if any(s % step for s, n in zip(tensor.stride()[:-1], tensor.shape) if n > 1):
-            return "strides that are no multiples of 16 bytes"
     if mask is not None:
         if causal:
             return "a mask and is_causal"
         if mask.dtype not in (torch.bool, torch.float32, query.dtype) or mask.device != query.device:
             return f"a mask of {mask.dtype} on {mask.device}; bool, float32 and the query's type are served, on the query's device"
-        shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
-        whole = (1,) * (4 - query.dim()) + tuple(query.shape[:-1]) + (key.shape[-2],)
-        if not 2 <= mask.dim() <= query.dim() or any(a not in (1, b) for a, b in zip(shape, whole)):
-            return "the shape of the mask; [batch, heads, queries, keys] is served, where each size may also be 1"
-    return None
+        if not 2 <= mask.dim() <= query.dim():
+            return f"a mask of {mask.dim()} dimensions; 2 to {query.dim()} are served"
+    if traced:
+        return _answer(query.device, (query.dtype, key.dtype, value.dtype), *_numbers(query, key, value, mask))
+    with torch._C._DisableTorchDispatch():  # no mode that is active sees this call
+        if query.dim() == 3:
+            query, key, value = query[None], key[None], value[None]
+        if mask is None:
+            return torch.ops.attn.why_not(query, key, value)
+        return torch.ops.attn.why_not(query, key, value, mask=torch.empty(_in_four(mask.shape, 1), dtype=torch.bool, device="meta"))
+
+
+@torch.compiler.assume_constant_result
+def _answer(device, types, sizes, strides, mask_sizes):
+    """Returns the answer of attn::why_not for tensors with these types, sizes and strides."""
+    with torch._C._DisableTorchDispatch():
+        tensors = [torch.empty_strided(*each, dtype=dtype, device="meta") for *each, dtype in zip(sizes, strides, types)]
+        mask = torch.empty(mask_sizes, dtype=torch.bool, device="meta") if mask_sizes else None
+        return torch.ops.attn.why_not(*tensors, mask=mask, device=device)
+
+
+def _in_four(numbers, first):
+    return (first,) * (4 - len(numbers)) + tuple(numbers)
+
+
+def _numbers(query, key, value, mask):
+    """Returns sizes and strides of query, key and value, and the sizes of a mask or (), in four dimensions, that stand for
+    all calls that a trace serves. Sizes of a range get a number; sizes of one dimension that are equal get the same number.
+    The trace serves only these heads and widths, and on a GPU only strides with the remainders that they have now when
+    divided by the alignment; other strides may vary, and are 0 here."""
+    from torch.fx.experimental.symbolic_shapes import guard_scalar, has_static_value  # takes long to import
+
+    def along(*sizes):
+        found = []
+        for size in sizes:
+            equal = [number for other, number in zip(sizes, found) if size == other]
+            found.append(equal[0] if equal else guard_scalar(size) if has_static_value(size) else 251 + len(found))
+        return found
+
+    sizes = [_in_four(tensor.shape, 1) for tensor in (query, key, value)]
+    masked = () if mask is None else _in_four(mask.shape, 1)
+    batch, queries, keys = (along(*each) for each in ([*(size[0] for size in sizes), *masked[:1]], [sizes[0][2], *masked[2:3]],
+                                                      [*(size[2] for size in sizes[1:]), *masked[3:]]))
+    fixed = [(n, guard_scalar(size[1]), tokens, guard_scalar(size[3])) for n, tokens, size in zip(batch, (queries[0], *keys), sizes)]
+    step = _alignment // query.element_size()
+    strides = [_in_four(tensor.stride(), 0) for tensor in (query, key, value)]
+    strides = [(*(guard_scalar(s % step) if query.is_cuda else 0 for s in stride[:3]), guard_scalar(stride[3])) for stride in strides]
+    return tuple(fixed), tuple(strides), (batch[3], guard_scalar(masked[1]), queries[1], keys[2]) if masked else ()
 
 
 def _becomes_bits(mask):
@@ -184,30 +215,39 @@ def _why_not_now(*tensors):
         return "torch.jit.trace"
     if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
         return "a transform of torch.func, or forward derivatives"
-    if any(tensor.is_cuda and type(tensor) in _in_memory and tensor.data_ptr() % 16 for tensor in tensors[:3]):
-        return "addresses that are no multiples of 16 bytes"
+    if any(tensor.is_cuda and type(tensor) in _in_memory and tensor.data_ptr() % _alignment for tensor in tensors[:3]):
+        return f"addresses that are no multiples of {_alignment} bytes"
     allowed = torch.backends.cuda  # the flags of this module hold for the CPU too
     if not (allowed.flash_sdp_enabled() or allowed.mem_efficient_sdp_enabled() or allowed.cudnn_sdp_enabled()):
         return "sdpa_kernel(MATH)"
     return None
 
 
-def _decide(query, key, value, mask, dropout, causal, scale, gqa):
-    """Returns the reason why attn::flash does not take a call, or None if it takes the call. For calls without a mask,
-    outside of traces, the result of _why_not() is kept for later calls with equal shapes, strides and types."""
-    if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # the range that attn::flash takes
+@torch.compiler.assume_constant_result  # a trace may take a number of a module for one that varies
+def _limit_of_scale(which):
+    return _scales[which]
+
+
+def _decide(query, key, value, mask, dropout, causal, scale, gqa, compared=True):
+    """Returns the reason why attn::flash does not take a call, or None if it takes the call. With `compared` a reason may
+    be that PyTorch is faster. Outside of traces, the result is kept for later calls with equal shapes, strides and types."""
+    if scale is not None and not _limit_of_scale(0) <= abs(scale) <= _limit_of_scale(1):
         given = "this scale" if torch.compiler.is_compiling() else f"a scale of {scale}"  # a graph has no number to show
-        return f"{given}; magnitudes from 2^-126 to 2^127 are served"
-    if mask is not None:
-        return _why_not(query, key, value, mask, dropout, causal, gqa) or _why_slower(query, key, mask)
-    if torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value)):
-        return _why_not(query, key, value, mask, dropout, causal, gqa)
-    alike = (query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device,
-             value.shape, value.stride(), value.dtype, value.device, dropout, causal, gqa)
-    if (why := _decided.get(alike, alike)) is alike:
-        why = _why_not(query, key, value, mask, dropout, causal, gqa)
-        if len(_decided) < _most_decided:
-            _decided[alike] = why
+        return f"{given}; {_served_scales}"
+    traced = torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value, mask))
+    if not traced:
+        alike = (query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device,
+                 value.shape, value.stride(), value.dtype, value.device, dropout, causal, gqa,
+                 None if mask is None else (mask.shape, mask.stride(), mask.dtype, mask.device, compared))
+        if (why := _decided.get(alike, alike)) is not alike:
+            return why
+    why = _why_not(query, key, value, mask, dropout, causal, gqa, traced)
+    if why is None and mask is not None and compared:
+        why = _why_slower(query, key, mask)
+    if not traced:
+        if len(_decided) >= _most_decided:
+            _decided.clear()
+        _decided[alike] = why
     return why
 
 

@@ -17,8 +17,8 @@ from transformers.masking_utils import AttentionMaskInterface
 
 import attn_proto  # noqa: F401: registers the operators
 from attn_proto._masks import FEW, Structure, mask, rolled
-from attn_proto.dropin import (_bias_of, _check_storage, _decide, _known, _under_autocast, _why_not, _why_not_now, _why_slower, count,
-                               enabled, mask_options, notify_watchers)
+from attn_proto.dropin import (_bias_of, _check_storage, _decide, _known, _under_autocast, _why_not_now, count, enabled, mask_options,
+                               notify_watchers)
 
 NAME = "attn_proto"
 # Arguments that eager attention ignores too, because the mask already follows from them, or because no result depends
@@ -106,13 +106,10 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
         structure = attention_mask if attention_mask.shape == sizes else None
         attention_mask = None if structure is not None else attention_mask.whole()
     only_ours = bool(softcap) or s_aux is not None  # PyTorch's attention has no soft cap and no sinks
-    why = _why_not_now(*(each for each in (query, key, value, attention_mask, bias, s_aux) if each is not None)) or (
-        _why_not(query, key, value, attention_mask, dropout, False, True) if only_ours else
-        _decide(query, key, value, attention_mask, dropout, False, scaling, True))
+    why = _why_not_now(*(each for each in (query, key, value, attention_mask, bias, s_aux) if each is not None)) or \
+        _decide(query, key, value, attention_mask, dropout, False, scaling, True, compared=not only_ours)
     if why is None and bias is not None:
-        why = _why_not(query, key, value, bias, dropout, False, True)
-        if why is None and _known(sizes[2] <= FEW):
-            why = _why_slower(query, key, bias)
+        why = _decide(query, key, value, bias, dropout, False, scaling, True, compared=_known(sizes[2] <= FEW))
     options = {"scale": scaling, "soft_cap": softcap or 0.0, "sinks": None if s_aux is None else s_aux.float()}
     if paged is not None:
         if attention_mask is not None or structure is None and sizes[2] > 1 or structure is not None and not structure.in_cache():

@@ -130,14 +130,16 @@ void check_storage(const char* name, const Tensor& tensor) {
               " bytes is not allowed; its elements need ", std::to_string(needed));
 }
 
-/// A DLTensor that points to a tensor's own sizes and strides, and so must not outlive the tensor.
+/// A DLTensor that points to a tensor's own sizes and strides, and so must not outlive the tensor. With `of_meta` the
+/// tensor belongs to a question: its storage is not checked, and a tensor on the device meta stands for one on
+/// `of_meta`.
 struct Described : DLTensor {
-  Described(const char* name, const Tensor& tensor) : DLTensor{} {
-    TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), name, " is on ", tensor.device(),
-                "; cpu and cuda are allowed");
-    check_storage(name, tensor);
-    data = const_cast<void*>(static_cast<const void*>(tensor.data_ptr()));
-    device = {tensor.device().is_cpu() ? kDLCPU : kDLCUDA, tensor.device().is_cpu() ? 0 : tensor.device().index()};
+  Described(const char* name, const Tensor& tensor, const c10::Device* of_meta = nullptr) : DLTensor{} {
+    const c10::Device where = of_meta && tensor.is_meta() ? *of_meta : tensor.device();
+    TORCH_CHECK(where.is_cpu() || where.is_cuda(), name, " is on ", where.str(), "; cpu and cuda are allowed");
+    if (!of_meta) check_storage(name, tensor);
+    data = tensor.is_meta() ? nullptr : const_cast<void*>(static_cast<const void*>(tensor.data_ptr()));
+    device = {where.is_cpu() ? kDLCPU : kDLCUDA, where.is_cpu() ? 0 : where.index()};
     ndim = static_cast<int32_t>(tensor.dim());
     dtype = type_of(name, tensor.scalar_type());
     shape = const_cast<int64_t*>(tensor.sizes().data());
@@ -146,8 +148,8 @@ struct Described : DLTensor {
 };
 
 struct Optional {
-  Optional(const char* name, const OptionalTensor& tensor) {
-    if (tensor && tensor->defined()) described.emplace(name, *tensor);
+  Optional(const char* name, const OptionalTensor& tensor, const c10::Device* of_meta = nullptr) {
+    if (tensor && tensor->defined()) described.emplace(name, *tensor, of_meta);
   }
   operator const DLTensor*() const { return described ? &*described : nullptr; }
 
@@ -245,28 +247,38 @@ struct FlashOptions {
   bool bshd;
 };
 
-void run_flash(const Tensor& query, const Tensor& key, const Tensor& value, const FlashOptions& given, const Tensor& o,
-               const Tensor* lse) {
-  const Described q("query", query), k("key", key), v("value", value), out("output", o);
+/// Calls use() with query, key and value, and with the options as attn.h takes them. `of_meta`: see Described.
+template <typename Use>
+auto with_flash(const Tensor& query, const Tensor& key, const Tensor& value, const FlashOptions& given,
+                const c10::Device* of_meta, const Use& use) {
+  const Described q("query", query, of_meta), k("key", key, of_meta), v("value", value, of_meta);
   attn_flash_options options = ATTN_FLASH_OPTIONS;
   options.layout = layout_of(given.bshd);
 #define ATTN_OPTION(type, name, off) options.name = given.name;
 #define ATTN_SCALE(name) options.name = scale_of(given.name);
-#define ATTN_TENSOR(name)                 \
-  const Optional name(#name, given.name); \
+#define ATTN_TENSOR(name)                          \
+  const Optional name(#name, given.name, of_meta); \
   options.name = name;
 #define ATTN_TABLE(element, name, ...) ATTN_TENSOR(name)
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   options.alibi |= options.alibi_slopes != nullptr;
-  c10::optional<Described> written;
-  if (lse) {
-    written.emplace("lse", *lse);
-    options.lse = &*written;
-  }
-  const attn_status status =
-      attn_flash(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &out, &options);
-  if (status != ATTN_OK) fail(status, "attn::flash");
+  return use(q, k, v, options);
+}
+
+void run_flash(const Tensor& query, const Tensor& key, const Tensor& value, const FlashOptions& given, const Tensor& o,
+               const Tensor* lse) {
+  with_flash(query, key, value, given, nullptr, [&](const auto& q, const auto& k, const auto& v, auto& options) {
+    const Described out("output", o);
+    c10::optional<Described> written;
+    if (lse) {
+      written.emplace("lse", *lse);
+      options.lse = &*written;
+    }
+    const attn_status status =
+        attn_flash(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &out, &options);
+    if (status != ATTN_OK) fail(status, "attn::flash");
+  });
 }
 
 /// The operators, whose signatures end with the types of FlashOptions.
@@ -291,6 +303,21 @@ struct Flash {
                                                         Options... options) {
     return {output_like("attn::flash_with_lse", "query", query), empty_lse(query, FlashOptions{options...}.bshd)};
   }
+  /// Returns why flash() does not serve a call (attn_why_not), or nothing if it does. Tensors on the device meta stand
+  /// for tensors on `device`, which is query's device if it is not given. Opens no device.
+  static c10::optional<std::string> why_not(const Tensor& query, const Tensor& key, const Tensor& value,
+                                            Options... options, c10::optional<c10::Device> device) {
+    const c10::Device of_meta = device.value_or(query.device());
+    try {
+      return with_flash(query, key, value, {options...}, &of_meta,
+                        [&](const auto& q, const auto& k, const auto& v, auto& given) -> c10::optional<std::string> {
+                          const char* const why = attn_why_not(nullptr, ATTN_FLASH, &q, &k, &v, nullptr, &given);
+                          return why ? c10::optional<std::string>(why) : c10::nullopt;
+                        });
+    } catch (const c10::Error& error) {
+      return std::string(error.what_without_backtrace());
+    }
+  }
 };
 using FlashOperators = Flash<
 #define ATTN_OPTION(type, name, off) type,
@@ -301,6 +328,7 @@ using FlashOperators = Flash<
 #include "common/attention/options.def"
     bool>;
 constexpr auto flash = FlashOperators::flash, flash_meta = FlashOperators::flash_meta;
+constexpr auto why_not = FlashOperators::why_not;
 constexpr auto flash_with_lse = FlashOperators::flash_with_lse,
                flash_with_lse_meta = FlashOperators::flash_with_lse_meta;
 
@@ -538,21 +566,12 @@ void save_archive(const Tensor& like, std::string path) {
 int64_t prepared(const Tensor& like) { return static_cast<int64_t>(attn_prepared(engine_of(like.device()))); }
 int64_t launches(const Tensor& like) { return static_cast<int64_t>(attn_launches(engine_of(like.device()))); }
 
-void implement(torch::Library& m) {
-  m.impl("flash", flash);
-  m.impl("flash_with_lse", flash_with_lse);
-  m.impl("paged_decode", paged_decode);
-  m.impl("paged_prefill", paged_prefill);
-  m.impl("decode_fused", decode_fused);
-  m.impl("prefill_fused", prefill_fused);
-  m.impl("check_cache", check_cache);
-  m.impl("linear", linear);
-  m.impl("rope", rope);
-  m.impl("empty", empty);
-  m.impl("save_archive", save_archive);
-  m.impl("prepared", prepared);
-  m.impl("launches", launches);
-}
+/// A text as an argument of a template.
+template <size_t SIZE>
+struct Text {
+  constexpr Text(const char (&given)[SIZE]) { std::copy_n(given, SIZE, text); }
+  char text[SIZE];
+};
 
 // ---- derivatives
 
@@ -577,13 +596,13 @@ bool in_memory(c10::DispatchKeySet keys) {
 
 /// At the Autograd keys: refuses tensors with backward or forward derivatives. In a trace or under torch.func, only an
 /// operator at these keys can see whether derivatives are wanted.
-template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
+template <auto* OPERATOR, Text NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Inference;
-template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
+template <auto* OPERATOR, Text NAME, typename Result, typename... Arguments>
 struct Inference<OPERATOR, NAME, Result(Arguments...)> {
   static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
     static const auto op =
-        c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "").template typed<Result(Arguments...)>();
+        c10::Dispatcher::singleton().findSchemaOrThrow(NAME.text, "").template typed<Result(Arguments...)>();
     if ((derivative_of(arguments) || ...)) refuse(op.schema(), {derivative_of(arguments)...});
     if (in_memory(keys)) return OPERATOR(std::forward<Arguments>(arguments)...);  // saves the dispatcher's time
     const at::AutoDispatchBelowADInplaceOrView below;
@@ -612,9 +631,9 @@ bool has_values(const Option&) {
 
 /// At the Meta key: calls the meta function. PyTorch also chooses this key if only some of the tensors are on the
 /// device meta. Such a call is refused, because nobody would write the result's memory.
-template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
+template <auto* OPERATOR, Text NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Traced;
-template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
+template <auto* OPERATOR, Text NAME, typename Result, typename... Arguments>
 struct Traced<OPERATOR, NAME, Result(Arguments...)> {
   static Result call(Arguments... arguments) {
     if ((has_values(arguments) || ...)) refuse({has_values(arguments)...});
@@ -624,8 +643,8 @@ struct Traced<OPERATOR, NAME, Result(Arguments...)> {
  private:
   static void refuse(std::initializer_list<bool> others) {
     const auto first = std::find(others.begin(), others.end(), true) - others.begin();
-    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "");
-    TORCH_CHECK(false, NAME, ": ", op.schema().arguments()[static_cast<size_t>(first)].name(),
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(NAME.text, "");
+    TORCH_CHECK(false, NAME.text, ": ", op.schema().arguments()[static_cast<size_t>(first)].name(),
                 " has elements, but another tensor is on the device meta; all tensors or none must be on meta");
   }
 };
@@ -649,10 +668,10 @@ constexpr size_t no_cache = SIZE_MAX;
 /// attention. If argument number `CACHE` (from 0) is a cache of f32, f16 or bf16, the first `TOKENS` arguments are cast
 /// to the cache's type instead, so that the cache is not copied. The other arguments keep their types. Tensors of
 /// float64 keep their type too, and the operator refuses them.
-template <c10::DeviceType DEVICE, auto* OPERATOR, const char* NAME, size_t TOKENS, size_t CACHE = no_cache,
+template <c10::DeviceType DEVICE, auto* OPERATOR, Text NAME, size_t TOKENS, size_t CACHE = no_cache,
           typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Autocast;
-template <c10::DeviceType DEVICE, auto* OPERATOR, const char* NAME, size_t TOKENS, size_t CACHE, typename Result,
+template <c10::DeviceType DEVICE, auto* OPERATOR, Text NAME, size_t TOKENS, size_t CACHE, typename Result,
           typename... Arguments>
 struct Autocast<DEVICE, OPERATOR, NAME, TOKENS, CACHE, Result(Arguments...)> {
   static Result call(Arguments... arguments) {
@@ -666,7 +685,7 @@ struct Autocast<DEVICE, OPERATOR, NAME, TOKENS, CACHE, Result(Arguments...)> {
   template <size_t... I>
   static Result with_casts(std::index_sequence<I...>, const std::tuple<Arguments...>& arguments) {
     static const auto op =
-        c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "").template typed<Result(Arguments...)>();
+        c10::Dispatcher::singleton().findSchemaOrThrow(NAME.text, "").template typed<Result(Arguments...)>();
     at::ScalarType type = autocast_type(DEVICE);
     if constexpr (CACHE != no_cache) {
       if (const auto cached = std::get<CACHE>(arguments).scalar_type(); is_for_tokens(cached)) type = cached;
@@ -688,110 +707,148 @@ struct Autocast<DEVICE, OPERATOR, NAME, TOKENS, CACHE, Result(Arguments...)> {
   }
 };
 
-constexpr char flash_name[] = "attn::flash", flash_with_lse_name[] = "attn::flash_with_lse",
-               paged_decode_name[] = "attn::paged_decode", paged_prefill_name[] = "attn::paged_prefill",
-               decode_fused_name[] = "attn::decode_fused", prefill_fused_name[] = "attn::prefill_fused",
-               linear_name[] = "attn::linear", rope_name[] = "attn::rope";
+// ---- the list of operators
 
-/// rope is left out: models of PyTorch compute RoPE by operators whose types autocast does not change.
-template <c10::DeviceType DEVICE>
-void implement_autocast(torch::Library& m) {
-  m.impl("flash", TORCH_FN((Autocast<DEVICE, flash, flash_name, 3>::call)));
-  m.impl("flash_with_lse", TORCH_FN((Autocast<DEVICE, flash_with_lse, flash_with_lse_name, 3>::call)));
-  m.impl("paged_decode", TORCH_FN((Autocast<DEVICE, paged_decode, paged_decode_name, 1, 1>::call)));
-  m.impl("paged_prefill", TORCH_FN((Autocast<DEVICE, paged_prefill, paged_prefill_name, 1, 1>::call)));
-  m.impl("decode_fused", TORCH_FN((Autocast<DEVICE, decode_fused, decode_fused_name, 3, 3>::call)));
-  m.impl("prefill_fused", TORCH_FN((Autocast<DEVICE, prefill_fused, prefill_fused_name, 3, 3>::call)));
-  m.impl("linear", TORCH_FN((Autocast<DEVICE, linear, linear_name, 3>::call)));
-}
-
-}  // namespace
-
-TORCH_LIBRARY(attn, m) {
-  const auto define = [&](const std::string& schema) {
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 2)
-    m.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
-#else
-    m.def(schema.c_str());
-#endif
-  };
-  const std::string modified =
-      "(Tensor query, Tensor key, Tensor value, *, "
+// The arguments of operators in their schemas, without the closing bracket.
+std::string flash_arguments() {
+  return "(Tensor query, Tensor key, Tensor value, *, "
 #define ATTN_OPTION(type, name, off) +in_schema<type>(#name, off) + ", "
 #define ATTN_SCALE(name) "float? " #name "=None, "
 #define ATTN_TABLE(element, name, ...) "Tensor? " #name "=None, "
 #define ATTN_TENSOR(name) "Tensor? " #name "=None, "
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
-      "bool bshd=False)";
-  define("flash" + modified + " -> Tensor");
-  define("flash_with_lse" + modified + " -> (Tensor, Tensor)");
-  const std::string over_cache_modified = std::string()
+         "bool bshd=False";
+}
+std::string why_not_arguments() { return flash_arguments() + ", Device? device=None"; }
+std::string cache_options() {
+  return std::string()
 #define ATTN_MODIFIER(type, name, off, ...) +in_schema<type>(#name, off) + ", "
 #define ATTN_MODIFIER_TABLE(element, name, ...) +"Tensor? " #name "=None, "
 #define ATTN_OPTIONS_OF_CACHE
 #include "common/attention/options.def"
-                                          + "bool bshd=False, bool cache_bshd=False) -> Tensor";
-  const std::string cached =
-      "(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, float? scale=None, "
-      "Tensor? key_scales=None, Tensor? value_scales=None, ";
-  define("paged_decode" + cached + over_cache_modified);
-  define("paged_prefill" + cached + over_cache_modified);
-  const std::string appending =
-      "(Tensor query, Tensor new_key, Tensor new_value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor lengths, "
-      "Tensor? table=None, Tensor? cosines=None, Tensor? sines=None, *, float? scale=None, Tensor? key_scales=None, "
-      "Tensor? value_scales=None, bool interleaved=False, " +
-      over_cache_modified;
-  define("decode_fused" + appending);
-  define("prefill_fused" + appending);
-  define(
-      "check_cache(Tensor key_cache, Tensor lengths, Tensor? table=None, *, Tensor? new_key=None, "
-      "Tensor? key_scales=None, Tensor? value_scales=None, bool bshd=False, bool cache_bshd=False, int window_left=-1, "
-      "Tensor? starts=None) -> ()");
-  define(
-      "linear(Tensor query, Tensor key, Tensor value, Tensor? gate=None, Tensor? initial_state=None, *, "
-      "bool causal=True, bool normalised=False, str feature=\"identity\", float? scale=None, bool bshd=False) -> "
-      "(Tensor, Tensor)");
-  define(
-      "rope(Tensor query, Tensor key, Tensor? offsets=None, *, "
+         + "bool bshd=False, bool cache_bshd=False";
+}
+std::string paged_arguments() {
+  return "(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, "
+         "float? scale=None, Tensor? key_scales=None, Tensor? value_scales=None, " +
+         cache_options();
+}
+std::string fused_arguments() {
+  return "(Tensor query, Tensor new_key, Tensor new_value, Tensor(a!) key_cache, Tensor(b!) value_cache, "
+         "Tensor lengths, Tensor? table=None, Tensor? cosines=None, Tensor? sines=None, *, float? scale=None, "
+         "Tensor? key_scales=None, Tensor? value_scales=None, bool interleaved=False, " +
+         cache_options();
+}
+std::string check_cache_arguments() {
+  return "(Tensor key_cache, Tensor lengths, Tensor? table=None, *, Tensor? new_key=None, Tensor? key_scales=None, "
+         "Tensor? value_scales=None, bool bshd=False, bool cache_bshd=False, int window_left=-1, Tensor? starts=None";
+}
+std::string linear_arguments() {
+  return "(Tensor query, Tensor key, Tensor value, Tensor? gate=None, Tensor? initial_state=None, *, bool causal=True, "
+         "bool normalised=False, str feature=\"identity\", float? scale=None, bool bshd=False";
+}
+std::string rope_arguments() {
+  return "(Tensor query, Tensor key, Tensor? offsets=None, *, "
 #define ATTN_OPTION(type, name, off) +in_schema<type>(#name, off) + ", "
 #define ATTN_CHOICE(type, name, off) "str " #name "=\"none\", "
 #define ATTN_OPTIONS_OF_ROPE
 #include "common/attention/options.def"
-      "bool bshd=False) -> (Tensor, Tensor)");
-  define("empty(Tensor like) -> ()");
-  define("save_archive(Tensor like, str path) -> ()");
-  define("prepared(Tensor like) -> int");
-  define("launches(Tensor like) -> int");
-  m.def("has_backend", [](std::string backend) { return attn_has_backend(backend.c_str()) != 0; });
-  m.def("few_rows", [] { return std::vector<int64_t>{attn::few_rows.queries, attn::few_rows.rows}; });
+         "bool bshd=False";
 }
+std::string like_arguments() { return "(Tensor like"; }
+std::string save_archive_arguments() { return "(Tensor like, str path"; }
 
-TORCH_LIBRARY_IMPL(attn, Autograd, m) {
-  m.impl("flash", TORCH_FN((Inference<flash, flash_name>::call)));
-  m.impl("flash_with_lse", TORCH_FN((Inference<flash_with_lse, flash_with_lse_name>::call)));
-  m.impl("paged_decode", TORCH_FN((Inference<paged_decode, paged_decode_name>::call)));
-  m.impl("paged_prefill", TORCH_FN((Inference<paged_prefill, paged_prefill_name>::call)));
-  m.impl("decode_fused", TORCH_FN((Inference<decode_fused, decode_fused_name>::call)));
-  m.impl("prefill_fused", TORCH_FN((Inference<prefill_fused, prefill_fused_name>::call)));
-  m.impl("linear", TORCH_FN((Inference<linear, linear_name>::call)));
-  m.impl("rope", TORCH_FN((Inference<rope, rope_name>::call)));
-  m.impl("empty", torch::CppFunction::makeFallthrough());
+template <typename Result>
+constexpr const char* in_schema_as = nullptr;
+template <>
+constexpr const char* in_schema_as<void> = "()";
+template <>
+constexpr const char* in_schema_as<int64_t> = "int";
+template <>
+constexpr const char* in_schema_as<Tensor> = "Tensor";
+template <>
+constexpr const char* in_schema_as<std::tuple<Tensor, Tensor>> = "(Tensor, Tensor)";
+template <>
+constexpr const char* in_schema_as<c10::optional<std::string>> = "str?";
+
+/// An operator: its name, its arguments in the schema, its function on the cpu and on a GPU, and its function in a
+/// trace or null. TOKENS and CACHE are for Autocast; with TOKENS 0 autocast leaves the tensors as they are.
+template <Text NAME, std::string (*ARGUMENTS)(), auto* OPERATOR, auto META, size_t TOKENS = 0, size_t CACHE = no_cache>
+struct Operator {
+  using Result = typename c10::guts::infer_function_traits_t<std::remove_pointer_t<decltype(OPERATOR)>>::return_type;
+  static constexpr bool traced = !std::is_null_pointer_v<decltype(META)>;
+  static constexpr bool gives_tensors =
+      std::is_same_v<Result, Tensor> || std::is_same_v<Result, std::tuple<Tensor, Tensor>>;
+
+  static void define(torch::Library& m) {
+    const std::string schema = NAME.text + ARGUMENTS() + ") -> " + in_schema_as<Result>;
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 2)
+    m.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
+#else
+    m.def(schema.c_str());
+#endif
+  }
+  static void implement(torch::Library& m) { m.impl(NAME.text, TORCH_FN(OPERATOR)); }
+  static void derive(torch::Library& m) {
+    if constexpr (gives_tensors)
+      m.impl(NAME.text, TORCH_FN((Inference<OPERATOR, NAME>::call)));
+    else
+      m.impl(NAME.text, torch::CppFunction::makeFallthrough());
+  }
+  static void trace(torch::Library& m) {
+    if constexpr (traced && gives_tensors) m.impl(NAME.text, TORCH_FN((Traced<META, NAME>::call)));
+    if constexpr (traced && !gives_tensors) m.impl(NAME.text, TORCH_FN(META));
+  }
+  template <c10::DeviceType DEVICE>
+  static void cast(torch::Library& m) {
+    if constexpr (TOKENS > 0) m.impl(NAME.text, TORCH_FN((Autocast<DEVICE, OPERATOR, NAME, TOKENS, CACHE>::call)));
+  }
+};
+
+template <typename... Row>
+struct List {
+  static void define(torch::Library& m) { (Row::define(m), ...); }
+  static void implement(torch::Library& m) { (Row::implement(m), ...); }
+  static void derive(torch::Library& m) { (Row::derive(m), ...); }
+  static void trace(torch::Library& m) { (Row::trace(m), ...); }
+  template <c10::DeviceType DEVICE>
+  static void cast(torch::Library& m) {
+    (Row::template cast<DEVICE>(m), ...);
+  }
+};
+
+// rope is not cast: models of PyTorch compute RoPE by operators whose types autocast does not change. check_cache has
+// no function in a trace. With one, a trace would drop calls of check_cache, because these calls have no results.
+// Without one, a trace breaks at such a call, and the call runs.
+using Operators = List<Operator<"attn::flash", flash_arguments, flash, flash_meta, 3>,
+                       Operator<"attn::flash_with_lse", flash_arguments, flash_with_lse, flash_with_lse_meta, 3>,
+                       Operator<"attn::why_not", why_not_arguments, why_not, why_not>,
+                       Operator<"attn::paged_decode", paged_arguments, paged_decode, paged_decode_meta, 1, 1>,
+                       Operator<"attn::paged_prefill", paged_arguments, paged_prefill, paged_prefill_meta, 1, 1>,
+                       Operator<"attn::decode_fused", fused_arguments, decode_fused, decode_fused_meta, 3, 3>,
+                       Operator<"attn::prefill_fused", fused_arguments, prefill_fused, prefill_fused_meta, 3, 3>,
+                       Operator<"attn::check_cache", check_cache_arguments, check_cache, nullptr>,
+                       Operator<"attn::linear", linear_arguments, linear, linear_meta, 3>,
+                       Operator<"attn::rope", rope_arguments, rope, rope_meta>,
+                       Operator<"attn::empty", like_arguments, empty, empty_meta>,
+                       Operator<"attn::save_archive", save_archive_arguments, save_archive, nullptr>,
+                       Operator<"attn::prepared", like_arguments, prepared, nullptr>,
+                       Operator<"attn::launches", like_arguments, launches, nullptr>>;
+
+}  // namespace
+
+TORCH_LIBRARY(attn, m) {
+  Operators::define(m);
+  m.def("has_backend", [](std::string backend) { return attn_has_backend(backend.c_str()) != 0; });
+  m.def("limits", [] {
+    return std::tuple(attn::few_rows.queries, attn::few_rows.rows, attn::alignment_bytes, attn::least_scale,
+                      attn::most_scale);
+  });
 }
-TORCH_LIBRARY_IMPL(attn, AutocastCPU, m) { implement_autocast<c10::kCPU>(m); }
-TORCH_LIBRARY_IMPL(attn, AutocastCUDA, m) { implement_autocast<c10::kCUDA>(m); }
-TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }
-TORCH_LIBRARY_IMPL(attn, CUDA, m) { implement(m); }
-// check_cache has no Meta implementation. With one, a trace would drop calls of check_cache, because these calls have
-// no results. Without one, a trace breaks at such a call, and the call runs.
-TORCH_LIBRARY_IMPL(attn, Meta, m) {
-  m.impl("flash", TORCH_FN((Traced<flash_meta, flash_name>::call)));
-  m.impl("flash_with_lse", TORCH_FN((Traced<flash_with_lse_meta, flash_with_lse_name>::call)));
-  m.impl("paged_decode", TORCH_FN((Traced<paged_decode_meta, paged_decode_name>::call)));
-  m.impl("paged_prefill", TORCH_FN((Traced<paged_prefill_meta, paged_prefill_name>::call)));
-  m.impl("decode_fused", TORCH_FN((Traced<decode_fused_meta, decode_fused_name>::call)));
-  m.impl("prefill_fused", TORCH_FN((Traced<prefill_fused_meta, prefill_fused_name>::call)));
-  m.impl("linear", TORCH_FN((Traced<linear_meta, linear_name>::call)));
-  m.impl("rope", TORCH_FN((Traced<rope_meta, rope_name>::call)));
-  m.impl("empty", empty_meta);
-}
+TORCH_LIBRARY_IMPL(attn, Autograd, m) { Operators::derive(m); }
+TORCH_LIBRARY_IMPL(attn, AutocastCPU, m) { Operators::cast<c10::kCPU>(m); }
+TORCH_LIBRARY_IMPL(attn, AutocastCUDA, m) { Operators::cast<c10::kCUDA>(m); }
+TORCH_LIBRARY_IMPL(attn, CPU, m) { Operators::implement(m); }
+TORCH_LIBRARY_IMPL(attn, CUDA, m) { Operators::implement(m); }
+TORCH_LIBRARY_IMPL(attn, Meta, m) { Operators::trace(m); }

@@ -367,6 +367,18 @@ def adding_tables(case, names, batch, heads, rows, keys):
     return options, added, sinks
 
 
+def compare_with_why_not(case, tensors, options):
+    """Raises AssertionError unless attn::why_not says of a call of attn::flash what the call itself says."""
+    why, said = ops.why_not(*tensors, **options), None
+    try:
+        ops.flash(*tensors, **options)
+    except RuntimeError as error:
+        said = str(error).splitlines()[0]
+    unseen = why is None and any(word in wrong for wrong in case.wrong for word in ("out of range", "storage", "without memory"))
+    if not (said is None if why is None else why in (said or "")) and not unseen:
+        raise AssertionError(f"attn::why_not says {why!r}, the call {said!r}")
+
+
 def flash(case):
     dtype, batch, heads, kv_heads, rows, keys, width = sizes = shapes(case)
     q, k, v = qkv(case, *sizes)
@@ -397,6 +409,8 @@ def flash(case):
             o = dlpack.flash(*map(read_only, tensors), **{name: read_only(value) for name, value in options.items()})
             result = [torch.as_tensor(o)]
         else:
+            if case.way == "plain":
+                compare_with_why_not(case, tensors, options)
             result = case.run(ops.flash_with_lse if with_lse else ops.flash, *tensors, **options)
             result = result if with_lse else [result]
         return [*swapped(result[0]), *result[1:]] if bshd else result

@@ -580,7 +580,11 @@ def listed(kinds):
 def summary(results, version):
     """Returns the record for the page's tables: the types of models by the result of their calls."""
     def general(why):  # leaves out the sizes of the small model
-        return re.sub(r"(types|widths) .*", r"\1", why.partition(";")[0])
+        for text, kind in ((r"(a )?widths? ", "widths"), (r"query is [A-Z]|[qkv]: [a-z]+\d+ is", "types"),
+                           (r"[qkv]: a stride of .* last dimension", "a last dimension that is not dense")):
+            if re.match(text, why):
+                return kind
+        return why.partition(";")[0]
 
     groups, refused, untried = (collections.defaultdict(list) for _ in range(3))
     shares, families = {}, []

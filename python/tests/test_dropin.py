@@ -196,7 +196,7 @@ class DropIn(unittest.TestCase):
         self.compare(False, q, q, q, attn_mask=torch.zeros(24, device=DEVICES[0]))
         self.compare(False, *(q.to("meta"),) * 3)
         self.compare(False, *(q[..., :60],) * 3)
-        self.assertRegex(next(iter(attn_proto.reasons())), "^widths 60, 60, 60;.* multiples of 8, up to 256")
+        self.assertRegex(next(iter(attn_proto.reasons())), "^width 60 is not allowed; .* multiple of 8")
         self.compare(False, *(q.mT.contiguous().mT,) * 3)
         self.compare(False, q, q[:1], q[:1])
         self.compare(False, q[:, :, :0], q, q)
@@ -207,7 +207,7 @@ class DropIn(unittest.TestCase):
             attn_proto.reset_reasons()
             with attn_proto.enable(), self.assertRaises(RuntimeError):
                 F.scaled_dot_product_attention(q[0], q[0], q[0], attn_mask=mask.to(DEVICES[0]))
-            self.assertEqual([why.partition(";")[0] for why in attn_proto.reasons()], ["the shape of the mask"])
+            self.assertEqual([why.partition(";")[0] for why in attn_proto.reasons()], ["a mask of 4 dimensions"])
         with unittest.mock.patch("attn_proto.dropin._backends", ()):  # as in a build without the tensors' device
             self.compare(False, *(drawn(1, 4, 23, 64, device=DEVICES[0]),) * 3)
         attn_proto.reset_reasons()
@@ -575,6 +575,20 @@ class Traced(unittest.TestCase):
         for scale in (0.3, 0.0, 1e-42):
             with self.subTest(scale=scale):
                 self.assertLess((compiled(x, scale) - original(x, x, x, scale=scale)).abs().max().item(), 1e-3)
+
+    def test_compile_calls_that_go_to_pytorch(self):
+        q, k = drawn(2, 4, 40, 64, device=DEVICES[0]), drawn(2, 4, 40, 264, device=DEVICES[0])
+        for name, tensors, options in (("width 60", [q[..., :60]] * 3, {}), ("width 264", [k] * 3, {}), ("float64", [q.double()] * 3, {}),
+                                       ("broadcast", [q, q[:1], q[:1]], {}), ("wide values", [q, q, k], {}),
+                                       ("one head", [q, q[:, :1], q[:, :1]], {}), ("five dimensions", [q[None]] * 3, {}),
+                                       ("a stride", [q.mT.contiguous().mT] * 3, {}), ("mask", [q] * 3, {"attn_mask": q[0, 0, :, :1] > 0}),
+                                       ("dropout", [q] * 3, {"dropout_p": 1e-9})):
+            for dynamic in (False, True):
+                torch._dynamo.reset()
+                compiled = torch.compile(lambda *tensors: F.scaled_dot_product_attention(*tensors, **options), fullgraph=True,
+                                         backend="aot_eager", dynamic=dynamic)
+                with self.subTest(name, dynamic=dynamic):
+                    self.assertLess((compiled(*tensors) - original(*tensors, **options)).abs().max().item(), 1e-3)
 
     def test_fx(self):
         for which, (model, inputs) in enumerate(self.inputs()):

@@ -165,8 +165,8 @@ class Families(unittest.TestCase):
         self.assertIn("2 x 4 x 24 x 24, causal, a window of 8, padding on the left -> the kernels (2 calls like it)", text)
         with unittest.mock.patch.dict(FAMILIES, llama={"head_dim": 20}):
             calls, text = explained(model("llama", "attn_proto", torch.float32, device), input_ids=torch.ones(1, 9, dtype=torch.long, device=device))
-        self.assertEqual({call.why.partition(";")[0] for call in calls}, {"widths 20, 20, 20"})
-        self.assertIn("9 x 9, causal -> PyTorch, for: widths 20, 20, 20", text)
+        self.assertEqual({call.why.partition(";")[0] for call in calls}, {"width 20 is not allowed"})
+        self.assertIn("9 x 9, causal -> PyTorch, for: width 20 is not allowed; it must be a multiple of 8", text)
         seeing = transformers.ViTModel._from_config(transformers.ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2))
         translating = transformers.BartModel._from_config(transformers.BartConfig(d_model=32, encoder_layers=1, decoder_layers=1, vocab_size=9))
         for each, name in ((seeing, "pixel_values"), (translating, "input_ids")):

@@ -261,6 +261,28 @@ class Flash(Case):
             lse = attn_proto.flash_with_lse(q, none, none, sinks=sinks)[1]
             self.near(lse, sinks.double()[None, :, None].expand(1, 2, 3))
 
+    def test_why_not_says_what_flash_says(self):
+        for device in self.on_each():
+            q, k, v = qkv(device)
+            halves, heads = [x.half() for x in (q, k, v)], torch.ones(4, device=device)
+            for tensors, options in (((q, k, v), {"causal": True, "sinks": heads}), (halves, {"mask": drawn(1, 1, 40, 1, device=device) > 0}),
+                                     ((q.double(), k, v), {}), ((q, k.half(), v), {}), ((q[:, :3], k, v), {}),
+                                     ((q[..., :60], k[..., :60], v[..., :60]), {}), ((q, k, v), {"scale": 0.0}),
+                                     ((q, k, v), {"alibi_slopes": heads[:2]}), ((q, k, v), {"bias": drawn(1, 1, 40, 39, device=device)}),
+                                     ((q, k, v), {"window_left": -3})):
+                launches, said = attn_proto.launches(device), ""
+                why = attn_proto.why_not(*tensors, **options)
+                self.assertEqual(attn_proto.launches(device), launches)
+                try:
+                    attn_proto.flash(*tensors, **options)
+                except RuntimeError as error:
+                    said = str(error).splitlines()[0]
+                self.assertEqual(why is None, said == "", (why, said))
+                self.assertIn(why or "", said)
+            on_meta = [x.to("meta") for x in (q, k, v)]
+            self.assertIsNone(attn_proto.why_not(*on_meta, device=device))
+            self.assertIn("query is on meta", attn_proto.why_not(*on_meta))
+
     def test_wrong_arguments(self):
         for device in self.on_each():
             q, k, v = qkv(device)
