@@ -331,7 +331,7 @@ RopeScaling scaling_of(const attn_rope_options& options) {
 
 FlashCall flash_call(const Target& target, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* o,
                      const attn_flash_options* given) {
-  attn_flash_options options = read(given, attn_flash_options ATTN_FLASH_OPTIONS);
+  const attn_flash_options options = read(given, attn_flash_options ATTN_FLASH_OPTIONS);
   FlashCall call;
   call.q = view(target, "q", &there("q", q), options.layout);
   call.k = view(target, "k", &there("k", k), options.layout);
