@@ -20,7 +20,8 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
       {"chain", chain, "writes to the next slot", "slot = key % ", "slot = (key + 1) % "},
       {"chain", chain, "writes keys in the place of values", "copy(p.v, p.v_strides, p.cache.v",
        "copy(p.k, p.k_strides, p.cache.v"},
-      {"fused", fused, "rotates with a wrong sign", "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]"}};
+      {"fused", cuda ? fused : "common/paged/kernels/turn_cpu.h", "rotates with a wrong sign",
+       "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]"}};
   const auto add = [&](const char* what, const char* from, const char* to) {
     mutations.push_back({"fused", fused, what, from, to});
   };

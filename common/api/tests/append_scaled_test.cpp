@@ -311,7 +311,7 @@ struct Fault {
 
 std::vector<Fault> faults(bool cuda) {
   const std::string kernel = std::string("common/paged/kernels/append_scaled") + (cuda ? ".cuda.cu" : ".cpu.cpp"),
-                    bytes = "common/kernel/to_bytes.h",
+                    rotation = cuda ? kernel : "common/paged/kernels/turn_cpu.h", bytes = "common/kernel/to_bytes.h",
                     pages = "static_cast<long long>(place.batch) * p.kv_heads + head";
   const AppendCase plain{.dtype = DType::f16}, e4m3{.dtype = DType::bf16, .cache_dtype = DType::e4m3};
   AppendCase many = e4m3;
@@ -333,8 +333,8 @@ std::vector<Fault> faults(bool cuda) {
       {"queries that are not rotated", kernel,
        cuda ? "token}), d, tokens, key)" : "if (key >= 0) turn(row, p.tokens, key);",
        cuda ? "token}), d, tokens, -1)" : "", many},
-      {"rotation the other way", kernel, "x * cosine", "y * cosine", plain},
-      {"the other pairing", kernel, "INTERLEAVED ?", "!INTERLEAVED ?", plain},
+      {"rotation the other way", rotation, "x * cosine", "y * cosine", plain},
+      {"the other pairing", rotation, "INTERLEAVED ?", "!INTERLEAVED ?", plain},
       {"tokens before the first key",
        kernel,
        "if (key < 0) return;",
