@@ -53,7 +53,7 @@ Json Experiment::State::code_of(const Case& config) const {
   Json code = Json::array();
   const auto result = std::ranges::find(results, config, &Measurement::config);
   if (result == results.end()) return code;
-  for (const Json& pipeline : result->kernels()) code.push_back(code_identity(pipeline));
+  for (const Json& pipeline : result->kernels()) code.push_back(pipeline.at("code_sha256"));
   return code;
 }
 

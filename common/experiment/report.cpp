@@ -207,9 +207,9 @@ std::string verdict_text(const Json& finding) {
   // would read as a fact.
   if (state != name(State::supported)) lines.push_back(fmt::format("claimed: \"{}\"", text(hypothesis.at("text"))));
   lines.push_back(text(finding.at("title")));
-  lines.push_back(
-      fmt::format("{}: {}{}", text(hypothesis.at("metric")), text(data.at("verdict").at("reason")),
-                  is_exact(data.at("estimate")) ? "" : fmt::format("; confidence {:.2g}", finding.at("confidence").get<double>())));
+  lines.push_back(fmt::format(
+      "{}: {}{}", text(hypothesis.at("metric")), text(data.at("verdict").at("reason")),
+      is_exact(data.at("estimate")) ? "" : fmt::format("; confidence {:.2g}", finding.at("confidence").get<double>())));
   if (const std::string advice = text(data.at("advice")); !advice.empty()) lines.push_back("advice: " + advice);
   return fmt::format("{:<12} {}{}: {}\n", shown, text(hypothesis.at("id")),
                      subject.empty() ? "" : fmt::format(" ({})", subject),

@@ -259,7 +259,7 @@ struct Experiment::State {
   Json header();
   /// The cases of a conclusion's measurements and comparison, so that a replay can run them.
   std::vector<Case> cases_of(const Conclusion& conclusion) const;
-  /// code_identity() of each kernel that the case launched.
+  /// The hash of the machine code of each kernel that the case launched.
   Json code_of(const Case& config) const;
   Json environment();
   bool in_replay(const Conclusion& conclusion) const;

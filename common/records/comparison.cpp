@@ -121,7 +121,7 @@ Comparison comparison_from_json(const Json& json) {
   comparison.cv = json.at("cv");
   comparison.process = json.value("process", 1);
   for (const Json& time : json.at("time")) comparison.time.push_back(timing_from_json(time));
-  comparison.clocks = json.value("clocks", Json());
+  comparison.clocks = json.at("clocks");
   if (json.contains("prior")) comparison.prior = spread_from_json(json.at("prior"));
   for (Json part : json.value("parts", Json::array())) {
     for (const char* known : {"baseline", "contender"}) part[known] = json.at(known);

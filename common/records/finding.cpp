@@ -149,7 +149,7 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
   return finding;
 }
 
-bool is_exact(const Json& estimate) { return estimate.value("scale", "") == "exact"; }
+bool is_exact(const Json& estimate) { return estimate.at("scale") == "exact"; }
 
 std::optional<Comparison> comparison_of(const Json& finding) {
   const Json& data = finding.at("data");

@@ -146,11 +146,6 @@ std::vector<Json> Measurement::kernels() const {
   return all;
 }
 
-std::string code_identity(const Json& pipeline) {
-  const std::string code = pipeline.value("code_sha256", "");
-  return code.empty() ? pipeline.value("key", "") + " " + pipeline.value("source_sha256", "") : code;
-}
-
 double Measurement::tflops() const {
   const Timing* timed = timing_of(*this, Scope::device_hot, Scope::device_cold);
   return timed && work ? work->flops / timed->median_s / 1e12 : 0;

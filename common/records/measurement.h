@@ -75,10 +75,6 @@ struct Measurement {
   Estimate gbps_interval() const;
 };
 
-/// Returns the hash of the machine code of a record's `pipeline` or, if this field is missing, the kernel's key and the
-/// hash of its source.
-std::string code_identity(const Json& pipeline);
-
 using Results = std::vector<const Measurement*>;
 /// Returns groups of results that differ only in the `free` axes, by the key of the other axes.
 std::map<std::string, Results> group_results(const Results& results, const std::set<std::string>& free);

@@ -328,19 +328,14 @@ std::vector<Record> of_commit(const std::vector<Record>& records, const std::str
     throw BadInput(fmt::format("'{}' is no commit; give at least 6 hex digits", commit));
   }
   std::set<std::string> runs, commits;
-  const auto note = [&](const Json& full, const std::string& run) {
-    if (!full.is_string() || !full.get<std::string>().starts_with(commit)) return;
-    commits.insert(full.get<std::string>());
-    runs.insert(run);
-  };
   for (const Record& record : records) {
-    if (record.kind == "finding") {
-      note(record.joined().value("/data/env/git/commit"_json_pointer, Json()), record.run_id());
-    } else if (record.kind == "run") {
-      note(record.json().value("/env/git/commit"_json_pointer, Json()), record.run_id());
-    }
+    if (record.kind != "run") continue;
+    const Json full = record.json().value("/env/git/commit"_json_pointer, Json());
+    if (!full.is_string() || !full.get<std::string>().starts_with(commit)) continue;
+    commits.insert(full.get<std::string>());
+    runs.insert(record.run_id());
   }
-  if (commits.empty()) throw BadInput(fmt::format("{}: no finding and no run names that commit", commit));
+  if (commits.empty()) throw BadInput(fmt::format("{}: no run names that commit", commit));
   if (commits.size() > 1)
     throw BadInput(fmt::format("{}: several commits begin with these digits; give more digits", commit));
   std::vector<Record> selected;

@@ -67,8 +67,8 @@ struct Side {
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
 /// Returns all records, except notes, of the runs of one commit. `commit` has at least the first 6 hex digits of the
-/// commit's hash. A run names its commit in its header (run/1). Throws BadInput if
-/// `commit` is no such text, or if no run or several commits match.
+/// commit's hash. A run names its commit in its header (run/1). Throws BadInput if `commit` is no such text, or if no
+/// run or several commits match.
 std::vector<Record> of_commit(const std::vector<Record>& records, const std::string& commit);
 
 }  // namespace attn::kb

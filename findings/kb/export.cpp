@@ -153,8 +153,8 @@ std::string to_csv(const std::vector<Record>& records) {
     for (const std::string& field :
          {record.id, record.kind, record.domain, record.experiment, record.topic, record.device, subject, record.title,
           text_of(json, "/content"), record.state, confidence, figure("value"), figure("ci_lo"), figure("ci_hi"),
-          figure(estimate.contains("floor") ? "floor" : "aa_floor"), figure("cv"), record.ts,
-          fmt::format("{}", fmt::join(tags_of(json), " ")), text_of(json, "/source")}) {
+          figure("floor"), figure("cv"), record.ts, fmt::format("{}", fmt::join(tags_of(json), " ")),
+          text_of(json, "/source")}) {
       fields.push_back(csv_field(field));
     }
     text += fmt::format("{}\r\n", fmt::join(fields, ","));

@@ -38,13 +38,13 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   for (const Told* told : runs) {
     sessions.push_back(told->run.session);
     conclusion.parts.insert(conclusion.parts.end(), told->run.session.begin(), told->run.session.end());
-    floors.push_back(told->data.at("estimate").at("floor"));
-    const Json estimate = told->data.at("estimate");
+    const Json& estimate = told->data.at("estimate");
+    floors.push_back(estimate.at("floor"));
     conclusion.exact &= told->run.exact && estimate.at("value") == latest.data.at("estimate").at("value");
     conclusion.relative &= told->run.relative;
     conclusion.unit = std::max(conclusion.unit, told->run.unit);
     conclusion.correct &= told->data.at("correct").get<bool>();
-    conclusion.unlike_throttling |= estimate.value("unlike_throttling", false);
+    conclusion.unlike_throttling |= estimate.at("unlike_throttling").get<bool>();
     conclusion.warm |= estimate.at("warm").get<bool>();
     conclusion.cv = std::max(conclusion.cv, estimate.at("cv").get<double>());
     const Json machine =
@@ -124,7 +124,7 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
   }
   const double wrong =
       conclusion.exact ? 0 : 1 - same_side(conclusion.estimate, hypothesis.threshold, conclusion.relative);
-  const std::string advice = verdict.state == State::inconclusive || !told ? "" : told->data.value("advice", "");
+  const Json advice = verdict.state == State::inconclusive || !told ? Json("") : told->data.at("advice");
   return {{"schema", "pooled/1"},
           {"claim_key", key},
           {"experiment", latest.record->experiment},

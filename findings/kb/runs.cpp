@@ -16,7 +16,7 @@ constexpr double interval_in_errors = 3.92;  // width of a 95 % interval / stand
 
 int least_rounds(const Json& compare) {
   int rounds = 0;
-  for (const Json& time : compare.value("time", Json::array())) {
+  for (const Json& time : compare.at("time")) {
     const int more = time.at("rounds");
     rounds = rounds == 0 ? more : std::min(rounds, more);
   }
@@ -61,15 +61,14 @@ Part part_of(const Json& json, const char* value, const char* lo, const char* hi
 
 std::vector<Json> kernels_of(const Json& measurement) {
   std::vector<Json> found;
-  for (const Json& phase : measurement.value("phases", Json::array())) found.push_back(phase.value("pipeline", Json()));
-  if (found.empty()) found.push_back(measurement.value("pipeline", Json()));
-  std::erase_if(found, [](const Json& pipeline) { return !pipeline.is_object(); });
+  for (const Json& phase : measurement.value("phases", Json::array())) found.push_back(phase.at("pipeline"));
+  if (const Json& only = measurement.at("pipeline"); found.empty() && !only.is_null()) found.push_back(only);
   return found;
 }
 
 Code code_of(const Json& measurement) {
   Code code;
-  for (const Json& pipeline : kernels_of(measurement)) code.push_back(code_identity(pipeline));
+  for (const Json& pipeline : kernels_of(measurement)) code.push_back(pipeline.at("code_sha256"));
   return code;
 }
 
@@ -126,7 +125,6 @@ Run run_of(const Record& finding, const Json& joined, const Codes& codes) {
           part_of(part, "ratio", "ci_lo", "ci_hi", least_rounds(part), static_cast<int>(run.ratio.size()) + 1));
     }
     if (parts.empty()) run.ratio = {part_of(compare, "ratio", "ci_lo", "ci_hi", least_rounds(compare), 1)};
-    run.unit = compare.at("ratio");
   }
   for (const Json& part : data.at("parts")) {
     run.session.push_back({.process = part.at("process"),

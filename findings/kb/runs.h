@@ -14,7 +14,7 @@ namespace attn::kb {
 /// Returns the pipeline (key, hashes, registers, ...) of each kernel that a measurement launched.
 std::vector<Json> kernels_of(const Json& measurement);
 
-/// code_identity() of each kernel of a measurement.
+/// The hash of the machine code of each kernel of a measurement.
 using Code = std::vector<std::string>;
 Code code_of(const Json& measurement);
 /// By the measurement's id.

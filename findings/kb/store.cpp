@@ -339,10 +339,9 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
 
   const std::string kind = schema.substr(0, schema.find('/'));
   const bool finding = kind == "finding", of_a_run = kind == "run";
-  const std::string run_id = text_at(record, schema == "finding/2" ? "/data/run" : "/run/id");
-  std::string ts = text_at(record, finding ? "/data/run/ts" : "/run/ts"), device = text_at(record, "/device");
-  if (finding) device = text_at(record, "/data/device");
-  if (schema == "finding/2") {
+  const std::string run_id = text_at(record, finding ? "/data/run" : "/run/id");
+  std::string ts = text_at(record, "/run/ts"), device = text_at(record, finding ? "/data/device" : "/device");
+  if (finding) {
     if (const auto header = run(run_id)) ts = header->ts;
   }
   if (of_a_run) {

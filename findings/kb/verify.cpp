@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -89,7 +90,7 @@ void verify_texts(const Json& record, Problems& problems) {
 void verify_verdict(const Json& data, const Verdict& verdict, Problems& problems) {
   expect("verdict", data.at("verdict").at("state"), std::string(name(verdict.state)), problems);
   expect("verdict.reason", data.at("verdict").at("reason"), verdict.reason, problems);
-  if (verdict.state == State::inconclusive) expect("advice", data.value("advice", ""), "", problems);
+  if (verdict.state == State::inconclusive) expect("advice", data.at("advice"), "", problems);
 }
 
 /// Checks a comparison, or the part of one process in a comparison. `floor`: the A/A floor, computed again.
@@ -318,8 +319,7 @@ Verification verify(const Store& store) {
       codes[record.id] = code_of(json);
     }
     if (record.kind == "finding") {
-      const Json ids = json.value("/data/measurements"_json_pointer, Json::array());
-      measurements[record.id] = ids.get<std::vector<std::string>>();
+      measurements[record.id] = json.at("data").at("measurements").get<std::vector<std::string>>();
       claims[record.claim_key].push_back(std::move(record));
     }
   }
@@ -333,10 +333,10 @@ Verification verify(const Store& store) {
     (why == Opposition::contradiction ? result.contradictions : result.explained).push_back({key, findings, why});
   }
 
-  std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash; measurements share kernels
+  std::map<std::array<Json, 3>, Freshness> known;  // measurements share kernels
   const auto state_of = [&](const Json& pipeline) {
     const auto [place, added] = known.try_emplace(
-        {pipeline.at("key").get<std::string>(), pipeline.at("source_sha256").get<std::string>()}, Freshness::unknown);
+        {pipeline.at("key"), pipeline.at("source_sha256"), pipeline.value("hooks", Json())}, Freshness::unknown);
     if (added) place->second = freshness(pipeline);
     return place->second;
   };

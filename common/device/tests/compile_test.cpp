@@ -54,6 +54,27 @@ TEST(KernelSourceTest, HasAReadableKey) {
   EXPECT_EQ(source.key(), "flash_forward[ALPHA=-3,BLOCK_R=64,CAUSAL=1,score.h:ba7816bf]|score[CAP=20]");
 }
 
+TEST(KernelSourceTest, AKeyAndItsHooksTellTheSourceWithoutItsPaths) {
+  KernelSource source{.path = "a/b.cpu.cpp",
+                      .entry = "flash_forward",
+                      .constants = {{"CAUSAL", 1}, {"BLOCK_R", 64}, {"ALPHA", -3}},
+                      .includes = {{"a/score.h", "abc"}},
+                      .fragments = {{.path = "a/f.cpp", .entry = "cap", .includes = {{"a/keys.h", "def"}}}},
+                      .run_time = {"BLOCK_R"},
+                      .assembler = "-O1"};
+  const std::vector<SourceFile> hooks = hooks_of(source);
+  ASSERT_EQ(hooks.size(), 2u);
+  for (const Linking linking : {Linking::before_optimizer, Linking::after_code_generation}) {
+    source.linking = linking;
+    KernelSource expected = source;
+    expected.path = expected.fragments[0].path = "";
+    expected.constants["BLOCK_R"] = 0;
+    EXPECT_EQ(parse_key(source.key(), hooks), expected) << source.key();
+    EXPECT_EQ(parse_key(source.key(), {hooks[0]}), std::nullopt) << "the fragment's hook is not known";
+    EXPECT_EQ(parse_key(source.key(), {{"a/score.h", "other"}, hooks[1]}), std::nullopt);
+  }
+}
+
 TEST(KernelSourceTest, PutsConstantsBeforeLineOne) {
   const KernelSource source{"a/b.cpu.cpp", "run", {{"N", 2}, {"M", -1}, {"LARGE", 1LL << 31}}, {}};
   EXPECT_EQ(cxx_prologue(source, {}),
@@ -471,6 +492,29 @@ TEST_F(SourceTreeTest, TheHashDoesNotCoverPathsAndComments) {
   const std::string in_quotes = source_sha256(source_);
   edit_kernel("inner * '/' + \"/*\"[1]");
   EXPECT_NE(source_sha256(source_), in_quotes) << "the hash must cover text in quotes, which is no comment";
+}
+
+TEST_F(SourceTreeTest, TheHashCoversTokensAndNotBlanks) {
+  const auto hash_of = [&](const std::string& text) {
+    edit(source_.path, text);
+    return source_sha256(source_);
+  };
+  using Pair = std::pair<const char*, const char*>;
+  for (const auto& [one, other] : {Pair{"int f(int a) { return a + 1; }", "int f(int a)\n{\n\treturn a+1 ;\r\n}\n"},
+                                   {"#define F(x) x\nint a;", "\n#  define F(x)  x\nint\na;"},
+                                   {"#define F(x) x\nint a;", "#define F(x) \\\n  x\nint a;"}}) {
+    EXPECT_EQ(hash_of(one), hash_of(other)) << one;
+  }
+  for (const auto& [one, other] : {Pair{"a + +b", "a ++b"},
+                                   {"long a", "longa"},
+                                   {"\"a b\"", "\"a  b\""},
+                                   {"\"a\\\"  b\"", "\"a\\\" b\""},
+                                   {"R\"x(\" b)x\"", "R\"x(\"  b)x\""},
+                                   {"#define F (x)", "#define F(x)"},
+                                   {"#define F\nint a;", "#define F int a;"},
+                                   {"1e-5f", "1e - 5f"}}) {
+    EXPECT_NE(hash_of(one), hash_of(other)) << one;
+  }
 }
 
 // Metal's words (for example GLOBAL) and lines under #ifdef __METAL_VERSION__ change the hash only of Metal kernels.

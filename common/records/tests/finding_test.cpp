@@ -104,9 +104,6 @@ TEST(MakeFinding, ACountIsCertain) {
   EXPECT_EQ(finding["data"]["estimate"]["scale"], "exact");
   EXPECT_TRUE(is_exact(finding["data"]["estimate"]));
   EXPECT_FALSE(is_exact(finding_of(compared())["data"]["estimate"]));
-  Json older = finding;
-  older["confidence"] = nullptr;
-  EXPECT_EQ(confidence_of(older), 1);
 }
 
 TEST(ClaimKey, HasTheDefinitionOfTheFigure) {

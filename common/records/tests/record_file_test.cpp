@@ -33,8 +33,8 @@ std::string contents(const std::string& path) {
 void write_text(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
 TEST(RecordId, IsTheHashOfTheLineWithoutTheId) {
-  const Json record = {{"schema", "finding/1"}, {"id", "x"}, {"n", 1}};
-  EXPECT_EQ(record_id(record), sha256(R"({"schema":"finding/1","n":1})").substr(0, 16));
+  const Json record = {{"schema", "note/1"}, {"id", "x"}, {"n", 1}};
+  EXPECT_EQ(record_id(record), sha256(R"({"schema":"note/1","n":1})").substr(0, 16));
   Json other = record;
   other["id"] = "y";
   EXPECT_EQ(record_id(other), record_id(record));

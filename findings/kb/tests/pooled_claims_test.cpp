@@ -7,7 +7,7 @@
 namespace attn::kb {
 namespace {
 
-/// Returns a run's header and a finding/2 of the run, with the advice that fits the finding's verdict. The run starts
+/// Returns a run's header and a finding of the run, with the advice that fits the finding's verdict. The run starts
 /// `second` seconds after 12:00.
 std::vector<Json> run_at(int second, const std::vector<double>& ratios, const std::string& machine = "m1",
                          const std::vector<std::string>& measurements = {},
@@ -16,7 +16,7 @@ std::vector<Json> run_at(int second, const std::vector<double>& ratios, const st
   Json head = header(run);
   head["run"]["ts"] = fmt::format("2026-01-31T12:00:{:02}Z", second);
   head["session"]["machine"] = machine;
-  Json told = second_finding(ratios, run, device, measurements);
+  Json told = finding(ratios, run, device, measurements);
   const Json& state = told["data"]["verdict"]["state"];
   if (state != "inconclusive") told["data"]["advice"] = state == "supported" ? "Measure." : "Take any.";
   return {with_id(head), with_id(told)};
@@ -94,13 +94,6 @@ TEST(PooledClaims, OtherCodeIsNotPooled) {
   EXPECT_EQ(claim["latest"], today[1]["id"]);
 }
 
-TEST(PooledClaims, OlderFindingsArePooledToo) {
-  const Json claim = pooled({{finding(1.5, "r1"), finding(1.52, "r2")}});
-  EXPECT_EQ(claim["estimate"]["sessions"], 2);
-  EXPECT_EQ(claim["verdict"]["state"], "supported") << claim.dump();
-  EXPECT_GT(claim["wrong"], 0);
-}
-
 TEST(Discoveries, EndAtTheLastClaimWithinItsLimit) {
   using Kept = std::vector<bool>;
   const auto discoveries = [](const std::vector<double>& wrong, double share = 0.05) {
@@ -150,7 +143,7 @@ TEST(ExpectedWrong, SumsTheDoubtsOfDecidedClaims) {
 
 TEST(PooledClaims, AdviceOfUncertainClaimsIsWithheld) {
   std::vector<Json> lines = run_at(1, {1.9, 1.9, 1.9, 1.9});
-  const Json near = second_finding({1.27}, "r1", "Another CPU");
+  const Json near = finding(1.27, "r1", "Another CPU");
   lines.push_back(near);
   const std::vector<Json> claims = pooled_claims(records_of(lines));
   ASSERT_EQ(claims.size(), 2u);
@@ -164,12 +157,12 @@ TEST(PooledClaims, UndecidedClaimsCountAsTested) {
   std::vector<Json> lines;
   Json claim;
   for (double ratio = 1.26; claim.is_null() || claim["verdict"]["state"] == "inconclusive"; ratio += 0.001) {
-    lines = {header(), second_finding({ratio, ratio, ratio})};
+    lines = {header(), finding({ratio, ratio, ratio})};
     claim = pooled_claims(records_of(lines)).at(0);
   }
   EXPECT_GT(claim["wrong"], 0.01);
   EXPECT_EQ(claim["advised"], true);
-  for (int i = 0; i < 9; ++i) lines.push_back(second_finding({1.25, 1.25}, "r1", fmt::format("CPU {}", i)));
+  for (int i = 0; i < 9; ++i) lines.push_back(finding({1.25, 1.25}, "r1", fmt::format("CPU {}", i)));
   const std::vector<Json> claims = pooled_claims(records_of(lines));
   EXPECT_EQ(claims.size(), 10u);
   for (const Json& other : claims) EXPECT_EQ(other["advised"], false) << other.dump();
@@ -179,10 +172,9 @@ TEST(PooledClaims, WrongFallsWithTheDistanceToTheThreshold) {
   const auto wrong = [](const Json& finding) {
     return pooled_claims(records_of({header(), finding})).at(0)["wrong"].get<double>();
   };
-  EXPECT_LT(wrong(second_finding({1.6, 1.61, 1.6})), 0.01);
-  EXPECT_LT(wrong(second_finding({1.6, 1.61, 1.6})), wrong(second_finding({1.3, 1.31, 1.3})));
-  EXPECT_LT(wrong(second_finding({1.3, 1.3, 1.3, 1.3, 1.3})), wrong(second_finding({1.3})));
-  EXPECT_LT(wrong(finding(1.9)), wrong(finding(1.3)));
+  EXPECT_LT(wrong(finding({1.6, 1.61, 1.6})), 0.01);
+  EXPECT_LT(wrong(finding({1.6, 1.61, 1.6})), wrong(finding({1.3, 1.31, 1.3})));
+  EXPECT_LT(wrong(finding({1.3, 1.3, 1.3, 1.3, 1.3})), wrong(finding(1.3)));
   EXPECT_GT(wrong(finding(1.3)), 0);
 }
 
@@ -198,7 +190,7 @@ TEST(PooledClaims, AClaimAboutACountIsExact) {
 // A claim about a count, such as a number of allocations, is exact, so it is never wrong. If discoveries() ranked the
 // exact claim, the doubtful claim would be advised.
 TEST(PooledClaims, AClaimAboutACountDoesNotRaiseTheLimits) {
-  const Json doubtful = second_finding({1.27}, "r1", "Another CPU");
+  const Json doubtful = finding(1.27, "r1", "Another CPU");
   const auto advised = [](const std::vector<Json>& lines) {
     int count = 0;
     for (const Json& claim : pooled_claims(records_of(lines))) count += claim["advised"] == true;
@@ -206,26 +198,6 @@ TEST(PooledClaims, AClaimAboutACountDoesNotRaiseTheLimits) {
   };
   EXPECT_EQ(advised({header(), doubtful}), 0);
   EXPECT_EQ(advised({header(), doubtful, exact_finding(2)}), 1);
-}
-
-// Older versions of proto7_variants named the same case by other subjects.
-TEST(PoolingKey, SubjectsOfOneCaseHaveOneKey) {
-  const std::string shape = "variant=tuned batch=1 head_dim=128 causal=0";
-  const auto key = [](const std::string& subject, const Json& contender) {
-    Json finding = second_finding({1.5}, "r1");
-    finding["data"]["experiment"] = "proto7_variants";
-    finding["data"]["subject"] = subject;
-    finding["data"]["compare"]["contender"] = contender;
-    finding["claim_key"] = "proto7_variants/rope_before/01234567/A CPU/" + subject;
-    return pooling_key(finding);
-  };
-  const Json turned = {{"rope", "before"}, {"head_dim", 128}, {"causal", 0}};
-  const std::string now = key("rope=before task=attention kv_heads_by=index rotary_dim=0 " + shape, turned);
-  EXPECT_EQ(key("rope=none kv_heads_by=index alibi=0 soft_cap=0 rope=none rotary_dim=0 " + shape, turned), now);
-  EXPECT_EQ(key("rope=before " + shape, turned), now);
-  EXPECT_NE(key("rope=before " + shape, {{"rope", "kernel"}}), now);
-  EXPECT_NE(key("rope=before alibi=1 " + shape, turned), now);
-  EXPECT_NE(key("rope=before task=rope " + shape, turned), now);
 }
 
 class AdviceTest : public KbTest {};

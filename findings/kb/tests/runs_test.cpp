@@ -55,9 +55,8 @@ TEST(Fit, PairsAreOfOneClaimWithOneCode) {
   lines.push_back(finding(1.9, "r8", "Another CPU", {id}));
   lines.push_back(finding(1.6, "r4", "A CPU, 2 units", {id}));
   EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 10);
-  // A finding of the claim in finding/2, the second format of findings, adds five pairs.
-  lines.push_back(header("r7"));
-  lines.push_back(second_finding({1.5, 1.52}, "r7", "A CPU, 2 units", {id}));
+  // A further run of the claim, with two processes, adds five pairs.
+  lines.push_back(finding({1.5, 1.52}, "r7", "A CPU, 2 units", {id}));
   EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 15);
   // The run r6 repeats the figure of r1 to the last digit. So the figure was not measured again, and the pair of r1 and
   // r6 does not count. The pairs of r6 with the five other runs count.
@@ -67,25 +66,22 @@ TEST(Fit, PairsAreOfOneClaimWithOneCode) {
   EXPECT_EQ(fit_spreads(records_of({lines.begin(), lines.begin() + 6})), Json::object());
 }
 
-TEST(Runs, AFindingOfEitherSchemaIsARun) {
-  const auto records =
-      records_of({header("r2"), finding(1.5, "r1"), second_finding({1.5, 1.6}, "r2"), exact_finding(2)});
-  const auto first = run_of(records[1], {}), second = run_of(records[2], {}), exact = run_of(records[3], {});
-  ASSERT_EQ(first.session.size(), 1u);
-  EXPECT_NEAR(first.session[0].error, 0.02 / 3.92, 1e-12);
-  EXPECT_TRUE(first.relative);
-  EXPECT_FALSE(first.exact);
-  ASSERT_EQ(second.session.size(), 2u);
-  EXPECT_EQ(second.ratio.size(), 2u);
-  EXPECT_EQ(second.session[1].value, 1.6);
-  EXPECT_EQ(second.run_id, "r2");
-  EXPECT_EQ(first.conditions, second.conditions) << "the conditions of r2 come from its header";
+TEST(Runs, AFindingIsARun) {
+  const auto records = records_of({header(), finding({1.5, 1.6}), exact_finding(2)});
+  const auto run = run_of(records[1], {}), exact = run_of(records[2], {});
+  ASSERT_EQ(run.session.size(), 2u);
+  EXPECT_EQ(run.session[1].value, 1.6);
+  EXPECT_NEAR(run.session[0].error, 0.02 / 3.92, 1e-12);
+  EXPECT_EQ(run.ratio.size(), 2u);
+  EXPECT_EQ(run.run_id, "r1");
+  EXPECT_TRUE(run.relative);
+  EXPECT_FALSE(run.exact);
   EXPECT_TRUE(exact.exact);
   EXPECT_EQ(exact.kind, FigureKind::share);
 }
 
 TEST(Runs, UncommittedChangesAreAConditionOfHostTimes) {
-  Json host = second_finding({1.5}), dirty = header();
+  Json host = finding(1.5), dirty = header();
   for (Json& time : host["data"]["compare"]["time"]) time["scope"] = "host";
   dirty["session"]["diff"] = "0123456789abcdef";
   const auto conditions = [](const Json& head, const Json& told) {
@@ -94,7 +90,7 @@ TEST(Runs, UncommittedChangesAreAConditionOfHostTimes) {
   EXPECT_NE(conditions(dirty, host), conditions(header(), host));
   // Uncommitted changes are no condition of a kernel's times: the hash of the kernel's code says whether the kernel has
   // changed.
-  Json kernel = second_finding({1.5});
+  Json kernel = finding(1.5);
   kernel["data"]["code"] = {{std::string(64, 'b')}, {std::string(64, 'c')}};
   EXPECT_EQ(conditions(dirty, kernel), conditions(header(), kernel));
 }

@@ -69,7 +69,7 @@ TEST_F(StoreTest, SkipsBadLinesAndSaysWhich) {
   named["case"][std::string(100'000, 'a')] = 1;
   const std::string good = finding(1.5).dump();
   const Ingested result =
-      take("not json\n" + good + "\n[]\n" + R"({"schema":"finding/1"})" + "\n" + deep +
+      take("not json\n" + good + "\n[]\n" + R"({"schema":"finding/2"})" + "\n" + deep +
            "\n{\"schema\":" + std::string(5000, '[') + std::string(5000, ']') + "}\n\xff\xfe\n" +
            measurement(shape(64), 1e-3).dump() + "\n" + named.dump() + "\n" + good.substr(0, good.size() / 2));
   EXPECT_EQ(result.added, 2);
@@ -252,22 +252,22 @@ TEST_F(StoreTest, OpensOnlyKnowledgeBases) {
 }
 
 TEST_F(StoreTest, AFindingGetsTheHeaderOfItsRun) {
-  const Json second = second_finding({1.5, 1.51}), run = header();
-  const std::string id = second["id"];
-  take_records({second});
+  const Json told = finding({1.5, 1.51}), run = header();
+  const std::string id = told["id"];
+  take_records({told});
   EXPECT_EQ(store_.find(id).header, nullptr);
-  EXPECT_EQ(store_.find(id).joined(), second);
+  EXPECT_EQ(store_.find(id).joined(), told);
   EXPECT_EQ(store_.find(id).ts, "");
   EXPECT_EQ(take_records({run}).added, 1);
   const Record record = store_.find(id);
   EXPECT_EQ(record.ts, "2026-01-31T12:00:00Z") << "a header may come after its findings";
   EXPECT_EQ(record.run_id(), "r1");
-  EXPECT_EQ(record.json(), second) << "the line must be kept as it came";
+  EXPECT_EQ(record.json(), told) << "the line must be kept as it came";
   EXPECT_EQ(record.joined()["data"]["run"]["replay"], "proto1_flash --seed 1");
   EXPECT_EQ(record.joined()["data"]["env"], run["env"]);
   EXPECT_EQ(store_.list({.kind = "finding"}).at(0).joined(), record.joined());
   EXPECT_EQ(store_.list({.kind = "finding", .device = "a cpu"}).at(0).joined(), record.joined());
-  take_records({second_finding({1.4}, "r1"), second_finding({1.4}, "r2")});
+  take_records({finding(1.4, "r1"), finding(1.4, "r2")});
   EXPECT_EQ(store_.list({.kind = "finding"}).at(1).ts, "2026-01-31T12:00:00Z") << "a header may come first";
   EXPECT_EQ(store_.list({.kind = "finding"}).at(2).header, nullptr) << "a header must not join findings of another run";
   const auto runs = store_.list({.kind = "run"});
@@ -278,9 +278,7 @@ TEST_F(StoreTest, AFindingGetsTheHeaderOfItsRun) {
 }
 
 TEST_F(StoreTest, AnExactFindingPassesEveryMinConfidence) {
-  Json older = exact_finding(3);
-  older["confidence"] = nullptr;
-  take_records({exact_finding(2), second_finding({1.5, 1.5}), with_id(older)});
+  take_records({exact_finding(2), finding({1.5, 1.5}), exact_finding(3)});
   EXPECT_EQ(store_.list({.min_confidence = 0.99}).size(), 2u);
   EXPECT_TRUE(store_.list({}).at(2).exact());
   EXPECT_TRUE(store_.list({}).at(0).exact());
@@ -288,21 +286,12 @@ TEST_F(StoreTest, AnExactFindingPassesEveryMinConfidence) {
   EXPECT_EQ(store_.stats()["findings"]["by_confidence"], parse_json(R"({"0.8": 1, "exact": 2})"));
 }
 
-TEST_F(StoreTest, OneKeyForFindingsOfBothSchemas) {
-  const Json first = finding(1.5, "r1"), second = second_finding({1.5}, "r2");
-  EXPECT_EQ(pooling_key(first), second["claim_key"].get<std::string>());
-  EXPECT_EQ(pooling_key(second), second["claim_key"].get<std::string>());
-  EXPECT_NE(first["claim_key"], second["claim_key"]);
-  Json cold = first;
-  for (Json& time : cold["data"]["compare"]["time"]) time["scope"] = "device_cold";
-  EXPECT_NE(pooling_key(cold), pooling_key(first)) << "a cold time is another figure than a hot time";
-  take_records({first});
-  EXPECT_EQ(store_.find(first["claim_key"]).id, first["id"].get<std::string>());
-  EXPECT_EQ(store_.find(second["claim_key"]).id, first["id"].get<std::string>());
-  take_records({second, header("r2")});
-  EXPECT_EQ(store_.find(second["claim_key"]).id, second["id"].get<std::string>())
-      << "the key must find the latest finding";
-  EXPECT_EQ(store_.find(first["id"]).id, first["id"].get<std::string>()) << "an id must still find its finding/1";
+TEST_F(StoreTest, AKeyFindsTheLatestFindingOfItsClaim) {
+  const Json first = finding(1.5, "r1"), second = finding(1.5, "r2");
+  Json later = header("r2");
+  later["run"]["ts"] = "2026-02-01T00:00:00Z";
+  take_records({header("r1"), with_id(later), second, first});
+  EXPECT_EQ(store_.find(first["claim_key"]).id, second["id"].get<std::string>());
   EXPECT_THROW(store_.find("proto1_flash/none"), BadInput);
 }
 

@@ -14,7 +14,6 @@
 #include "common/records/finding.h"
 #include "common/records/recorded.h"
 #include "common/testing/program.h"
-#include "findings/kb/first_rules.h"
 #include "findings/kb/record_input.h"
 #include "findings/kb/store.h"
 
@@ -65,6 +64,7 @@ inline Json measurement(const Case& config, double median_s, const std::string& 
   m.dtype = DType::bf16;
   m.matrix_pct = Estimate{50, 49, 51};
   m.pipeline = {{"key", "flash_forward[HEAD_DIM=64]"},
+                {"hooks", Json::array()},
                 {"source_sha256", std::string(64, 'a')},
                 {"code_sha256", std::string(64, 'b')},
                 {"registers", nullptr},
@@ -106,63 +106,11 @@ inline Json env_json() {
           {"git", {{"commit", "0123456789abcdef0123"}, {"dirty", false}}}};
 }
 
-/// A finding in finding/1, the first format of findings, about `ratio` with a threshold of 1.25. Its interval is ratio
-/// +- 0.01.
-inline Json finding(double ratio, const std::string& run = "r1", const std::string& device = "A CPU, 2 units",
-                    const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
-  const Hypothesis hypothesis = worst_tile();
-  const FirstFigures figures{.estimate = {ratio, ratio - 0.01, ratio + 0.01}, .aa_floor = aa_floor, .cv = 0.02};
-  const Verdict verdict = first_judge(hypothesis, figures);
-  Json compare = to_json(pair_of(figures.estimate, aa_floor));
-  compare.erase("clocks");
-  compare["aa_floor"] = aa_floor;
-  const std::string subject = "head_dim=64 dtype=bf16";
-  Json data = {
-      {"experiment", "proto1_flash"},
-      {"device", device},
-      {"subject", subject},
-      {"hypothesis",
-       {{"id", hypothesis.id},
-        {"text", hypothesis.text},
-        {"metric", hypothesis.metric},
-        {"op", hypothesis.op},
-        {"threshold", hypothesis.threshold},
-        {"origin", hypothesis.origin}}},
-      {"verdict", {{"state", name(verdict.state)}, {"reason", verdict.reason}}},
-      {"advice", ""},
-      {"estimate",
-       {{"value", ratio}, {"ci_lo", ratio - 0.01}, {"ci_hi", ratio + 0.01}, {"aa_floor", aa_floor}, {"cv", 0.02}}},
-      {"correct", true},
-      {"replicated", false},
-      {"compare", compare},
-      {"values", {{"block_r", 128}}},
-      {"measurements", measurements},
-      {"run", run_json(run)},
-      {"env", env_json()},
-      {"template",
-       {{"title", "The worst flash attention tile takes {estimate.value:.2f} times the best"},
-        {"content",
-         "At block_r {values.block_r} it takes {estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f})."}}},
-      {"cases", {shape(64).json(), shape(64, "naive").json()}}};
-  Json record = {{"domain", "attention_kernels"},
-                 {"title", render(data["template"]["title"], data)},
-                 {"content", render(data["template"]["content"], data)},
-                 {"tags", {"flash_attention", "d64", "worst_tile", "bf16"}},
-                 {"confidence", first_confidence(verdict, figures, false)},
-                 {"source", "attention-proto/proto1_flash"},
-                 {"schema", "finding/1"},
-                 {"id", ""},
-                 {"claim_key", first_claim_key("proto1_flash", hypothesis.id, device, subject)},
-                 {"data", std::move(data)}};
-  record["id"] = record_id(record);
-  return record;
-}
-
-/// A finding in finding/2, the second format of findings, of the same claim as finding(), with one process for each
-/// ratio.
-inline Json second_finding(const std::vector<double>& ratios, const std::string& run = "r1",
-                           const std::string& device = "A CPU, 2 units",
-                           const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
+/// A finding about the mean of `ratios` with a threshold of 1.25, with one process for each ratio. The interval of each
+/// process is its ratio +- 0.01.
+inline Json finding(const std::vector<double>& ratios, const std::string& run = "r1",
+                    const std::string& device = "A CPU, 2 units", const std::vector<std::string>& measurements = {},
+                    double aa_floor = 0.01) {
   Conclusion conclusion;
   conclusion.hypothesis = "worst_tile";
   conclusion.subject = "head_dim=64 dtype=bf16";
@@ -192,6 +140,11 @@ inline Json second_finding(const std::vector<double>& ratios, const std::string&
   return record;
 }
 
+inline Json finding(double ratio, const std::string& run = "r1", const std::string& device = "A CPU, 2 units",
+                    const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
+  return finding(std::vector{ratio}, run, device, measurements, aa_floor);
+}
+
 inline Json header(const std::string& run = "r1") {
   Json record = {{"schema", "run/1"},
                  {"id", ""},
@@ -203,7 +156,7 @@ inline Json header(const std::string& run = "r1") {
   return record;
 }
 
-/// A finding in finding/2 about a count, which has no error.
+/// A finding about a count, which has no error.
 inline Json exact_finding(double value, const std::string& run = "r1") {
   Conclusion conclusion;
   conclusion.hypothesis = "worst_tile";
