@@ -177,7 +177,7 @@ def latest(records, key):
 
 def latest_findings(findings):
     """Returns the latest finding of each claim, in the order of the first finding of each claim."""
-    def claim(finding):  # not the claim_key of finding/2, which also has the figure's definition
+    def claim(finding):  # not the claim_key, which also has the figure's definition
         data = finding["data"]
         return data["experiment"], data["hypothesis"]["id"], data["device"], data["subject"]
 
@@ -193,14 +193,10 @@ def pooled(findings):
     """Yields the latest finding of each claim. The finding gets title, verdict, estimate, advice and confidence from
     findings/pooled.jsonl, where they follow from all runs of the claim. `advised` says whether an advice may be given;
     an advice that may not be given is empty. `runs` has the ids of the pooled runs. A finding that pooled.jsonl does
-    not have gets only `runs`, with its own run. If runs wrote the subject of a claim in several forms, the claim counts
-    once."""
+    not have gets only `runs`, with its own run."""
     claims = {claim["latest"]: claim for claim in map(json.loads, (ROOT / POOLED).read_text(encoding="utf-8").splitlines())}
-    older = {each for claim in claims.values() for each in (*claim["findings"], *claim["others"])} - set(claims)
     run_ids = {finding["id"]: run_of(finding)[0] for finding in findings}
     for finding in latest_findings(findings):
-        if finding["id"] in older:
-            continue
         claim = claims.get(finding["id"])
         finding = finding | {"runs": {run_ids[each] for each in (claim["findings"] if claim else [finding["id"]])}}
         if claim:
@@ -330,7 +326,7 @@ def wrong_text(findings):
 def is_exact(finding):
     """Returns whether the finding has a verdict about an exact figure, such as a count."""
     data = finding["data"]
-    return data["estimate"].get("scale") == "exact" and data["verdict"]["state"] != "inconclusive"
+    return data["estimate"]["scale"] == "exact" and data["verdict"]["state"] != "inconclusive"
 
 
 def confidence_text(finding):
@@ -341,11 +337,11 @@ def next_text(*estimates):
     """Returns the interval in which the next run's figures are expected, which covers the intervals of all estimates.
     Leaves out an interval in logarithms that says nothing about its figure, because it reaches both below the
     MOST_SPREADth part and above MOST_SPREAD times the figure. The text then says for how many estimates it holds, or is
-    "unknown". An older finding that is not pooled has no interval of the next run: takes the interval of its figure."""
+    "unknown"."""
     told = []
     for estimate in estimates:
-        low, high = (estimate.get(f"next_{end}", estimate.get(f"ci_{end}")) for end in ("lo", "hi"))
-        value, in_logarithms = estimate["value"], estimate.get("scale") == "log"
+        low, high = (estimate[f"next_{end}"] for end in ("lo", "hi"))
+        value, in_logarithms = estimate["value"], estimate["scale"] == "log"
         if not (in_logarithms and low < value / MOST_SPREAD <= value * MOST_SPREAD < high):
             told.append((low, high))
     if not told:
