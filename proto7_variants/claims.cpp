@@ -59,6 +59,8 @@ std::vector<Results> plain_tile_and_others(const Results& group) {
   return picks;
 }
 
+bool same_names(const Names& a, const Names& b) { return std::ranges::is_permutation(a, b); }
+
 // Pairs plain attention (without modifiers) with attention that has exactly `modifiers`, whatever their values.
 Pick plain_and(const Names& modifiers) {
   return [modifiers](const Results& group) {
@@ -66,7 +68,7 @@ Pick plain_and(const Names& modifiers) {
     for (const Measurement* result : group) {
       const Names on = modifiers_on(result->config);
       if (on.empty()) plain.push_back(result);
-      if (on == modifiers) modified.push_back(result);
+      if (same_names(on, modifiers)) modified.push_back(result);
     }
     std::vector<Results> picks;
     for (const Measurement* result : modified) {
@@ -85,10 +87,10 @@ Pick both(const Names& baseline, const Names& contender) {
                          [&](const std::string& name) { return std::ranges::count(contender, name) > 0; });
     std::vector<Results> picks;
     for (const Measurement* result : group) {
-      if (modifiers_on(result->config) != contender) continue;
+      if (!same_names(modifiers_on(result->config), contender)) continue;
       for (const Measurement* other : group) {
         const bool same = other->config.key(shared) == result->config.key(shared);
-        if (same && modifiers_on(other->config) == baseline) picks.push_back({other, result});
+        if (same && same_names(modifiers_on(other->config), baseline)) picks.push_back({other, result});
       }
     }
     return picks;

@@ -14,9 +14,10 @@
  *
  * A tensor is four-dimensional unless a comment says otherwise: [batch, heads, tokens, width], or [batch, tokens,
  * heads, width] with layout ATTN_BSHD. Strides are in elements, as in DLPack, and NULL for a dense tensor; the stride
- * along width is 1. On a GPU addresses and strides are multiples of 16 bytes. Element types: float 32, float 16 and
- * bfloat 16. An element or an intermediate result with a magnitude below 2^-126 may count as 0. A tensor may be NULL
- * only where a comment says so.
+ * along width is 1. On a GPU addresses and strides are multiples of 16 bytes; the address of a tensor with other axes,
+ * such as a table, is a multiple of its element's size. Element types: float 32, float 16 and bfloat 16. An element or
+ * an intermediate result with a magnitude below 2^-126 may count as 0. A tensor may be NULL only where a comment says
+ * so.
  *
  * Sizes: batch and heads up to 65535, tokens up to 2^30, widths that are multiples of 8 (attention on a GPU up to 256,
  * linear attention up to 256, RoPE up to 512), fewer than 2^31 rows of q (batch * heads * tokens). Every size except a

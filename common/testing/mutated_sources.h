@@ -38,9 +38,9 @@ void expect_texts_in_sources(const Mutations& mutations, const FileOf& file_of) 
   for (const auto& mutation : mutations) EXPECT_NO_THROW(find_in_source(file_of(mutation), mutation.from));
 }
 
-/// During the object's lifetime, kernels are read from a copy of a folder; the other folders of kernels, and the files of
-/// tuning, are links. In the copy the first `from` of `file`, or of the first header of `file` that has it, is replaced
-/// by `to`. Throws std::runtime_error if there is no `from`.
+/// During the object's lifetime, kernels are read from a copy of a folder; the other folders of kernels, and the files
+/// of tuning, are links. In the copy the first `from` of `file`, or of the first header of `file` that has it, is
+/// replaced by `to`. Throws std::runtime_error if there is no `from`.
 class MutatedSources {
  public:
   MutatedSources(const std::string& file, const std::string& from, const std::string& to) {

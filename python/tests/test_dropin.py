@@ -588,7 +588,11 @@ class Traced(unittest.TestCase):
                 compiled = torch.compile(lambda *tensors: F.scaled_dot_product_attention(*tensors, **options), fullgraph=True,
                                          backend="aot_eager", dynamic=dynamic)
                 with self.subTest(name, dynamic=dynamic):
-                    self.assertLess((compiled(*tensors) - original(*tensors, **options)).abs().max().item(), 1e-3)
+                    try:
+                        expected = torch.compile(lambda *tensors: original(*tensors, **options), backend="aot_eager")(*tensors)
+                    except RuntimeError as error:  # PyTorch's own call fails, for example for a mask that repeats keys on a GPU
+                        self.skipTest(str(error))
+                    self.assertLess((compiled(*tensors) - expected).abs().max().item(), 1e-3)
 
     def test_fx(self):
         for which, (model, inputs) in enumerate(self.inputs()):

@@ -206,6 +206,9 @@ T* table(const Target& target, const char* name, const DLTensor* tensor, std::in
   if (!dense) refuse(fmt::format("{} is not dense", name));
   void* const data = address(target, *tensor);
   if (!data) refuse(fmt::format("{} has no data", name));
+  if (!target.on_host && reinterpret_cast<uintptr_t>(data) % sizeof(T) != 0) {
+    refuse(fmt::format("{}: the address has to be a multiple of {} bytes on a GPU", name, sizeof(T)));
+  }
   return static_cast<T*>(data);
 }
 

@@ -16,8 +16,8 @@
 static_assert(!CAUSAL && DOCUMENTS == 0 && LENGTHS == 0 && STARTS == 0 && !WINDOW_BY_MASK);
 
 static inline KeyRange visible_keys(int q, const ScoreContext& context) {
-  const ModifierData& data = modifiers_of(context);
-  const int* const queries = table_at<int>(context, data.cu_seqlens_q);
+  const GLOBAL ModifierData& data = modifiers_of(context);
+  const GLOBAL int* const queries = table_at<int>(context, data.cu_seqlens_q);
   // Finds the last sequence that begins at the query or before it. If several sequences begin there, only the last has
   // queries.
   int sequence = 0, beyond = data.sequences;
@@ -25,7 +25,7 @@ static inline KeyRange visible_keys(int q, const ScoreContext& context) {
     const int middle = (sequence + beyond) / 2;
     (queries[middle] <= q ? sequence : beyond) = middle;
   }
-  const int* const keys = table_at<int>(context, data.cu_seqlens_k) + sequence;
+  const GLOBAL int* const keys = table_at<int>(context, data.cu_seqlens_k) + sequence;
   const int first = keys[0], last = keys[1], own = q + last - queries[sequence + 1];
   if (own >= last) return {last, last};
   KeyRange seen{first, last};

@@ -1,7 +1,7 @@
 // A query sees the keys in its range that all rules allow. Range and own key are as in keys.h.
-//   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h; this file has the window only with WINDOW_BY_MASK, which GLOBAL_TOKENS
-//   imply GLOBAL_TOKENS               in addition to the window: the first GLOBAL_TOKENS keys, and all keys for a query
-//   whose
+//   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h; this file has the window only with WINDOW_BY_MASK, which is 1 with
+//                               GLOBAL_TOKENS too
+//   GLOBAL_TOKENS               in addition to the window: the first GLOBAL_TOKENS keys, and all keys for a query whose
 //                               own key is one of these first keys (Beltagy et al. 2020, Longformer)
 //   BLOCK_SPARSE                the blocks of 128 own keys x 128 keys whose bit is set in a table
 #pragma once
