@@ -15,12 +15,17 @@
 namespace attn {
 namespace {
 
-// The modifiers of proto7_variants that this experiment has too: the options of caches with a number, and sinks.
-const std::vector<std::string> modifiers = {
-#define ATTN_MODIFIER(type, name, ...) #name,
+// Returns the modifiers of proto7_variants that this experiment has too: the options of caches with a number, and
+// sinks. The keys of claims name these axes in this order, so a new modifier stands last.
+std::vector<std::string> names_of_modifiers() {
+  std::vector<std::string> names = {"alibi", "soft_cap", "sinks", "window_left"};
+#define ATTN_MODIFIER(type, name, ...) \
+  if (std::ranges::find(names, #name) == names.end()) names.emplace_back(#name);
 #define ATTN_OPTIONS_OF_CACHE
 #include "common/attention/options.def"
-    "sinks"};
+  return names;
+}
+const std::vector<std::string> modifiers = names_of_modifiers();
 
 }  // namespace
 
@@ -67,8 +72,9 @@ std::vector<AxisInfo> paged_axes() {
        1},
       {"rotary_dim", "elements of a row that RoPE turns if tokens are appended; 0: all", {}, 0, 512, 2},
       {"rope_pairing", "which two elements of a row RoPE turns together", {"half_split", "interleaved"}, 0, 0, 1}};
-  for (const auto& [axis, off] : modifier_axes()) {
-    if (std::ranges::find(modifiers, axis.name) != modifiers.end()) axes.push_back(axis);
+  for (const std::string& name : modifiers) {
+    axes.push_back(
+        std::ranges::find(modifier_axes(), name, [](const ModifierAxis& one) { return one.axis.name; })->axis);
   }
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant" || axis.name == "layout" || axis.name == "block_r") continue;

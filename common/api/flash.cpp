@@ -103,9 +103,11 @@ struct FlashPlan {
 }  // namespace
 
 void ask_flash(const FlashCall& given, bool gpu, const DeviceInfo* device) {
-  if (!check(given, gpu, true) || !device) return;
+  if (!check(given, gpu, true)) return;
   ModifiedCall call{given.k.tokens > 0 ? given : with_a_hidden_key(given, no_address)};
   simplify(call);
+  if (CallTables tables(call); tables.count > 0) ModifierLayout({}, tables.all());  // throws if they are too large
+  if (!device) return;
   const AttentionShape shape = shape_of(call);
   if (has_few_rows(call) && decode_takes(decoding_of(call, shape), *device)) return;
   refuse_where(skip_reason(FlashPlan(call, shape, *device).plan, *device).value_or(""));

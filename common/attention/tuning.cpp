@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -17,7 +18,10 @@
 namespace attn {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr double least_cost = 1e-9;
+constexpr int most_depth = 16;
 constexpr int64_t most_rows = 256, most_keys = 1024, block_step = 16, most_head_dim = 256;
 
 /// A value of the file, with its path in the file. All functions throw BadInput if the file is damaged.
@@ -126,10 +130,17 @@ std::mutex& mutex() {
 std::string tuning_path(const DeviceInfo& device) { return "findings/tuning/" + device.arch + ".json"; }
 
 Json read_tuning(const DeviceInfo& device) {
-  const auto text = read_file(source_root() + "/" + tuning_path(device));
-  if (!text) return Json::object();
-  Json content = parse_json(*text, false);
-  if (!content.is_object()) throw BadInput(tuning_path(device) + " is no JSON object");
+  const std::string path = source_root() + "/" + tuning_path(device);
+  const auto text = read_file(path);
+  if (!text) {
+    std::error_code error;
+    if (!fs::exists(fs::symlink_status(path, error))) return Json::object();
+    throw BadInput(tuning_path(device) + " cannot be read");
+  }
+  bool deep = false;  // a deeply nested text would use up the stack
+  const auto keep = [&](int depth, Json::parse_event_t, Json&) { return !(deep |= depth > most_depth); };
+  Json content = Json::parse(*text, keep, false);
+  if (deep || !content.is_object()) throw BadInput(tuning_path(device) + " is no JSON object");
   check({content, tuning_path(device)});
   return content;
 }

@@ -56,7 +56,10 @@ const Pipeline& PipelineCache::get(const KernelSource& source) {
   if (!slot->pipeline) {
     const Stopwatch since_start;
     Pipeline pipeline;
-    slot->cache_key = sha256(source_sha256(source) + device_.compiler_identity());
+    // The lines of the text, not its tokens: texts with the same tokens may still differ, for example in what a macro
+    // makes of its arguments' blanks; and the lines are at hand five times as soon.
+    const auto lines = [](const KernelSource& part) { return expanded_text(part, true); };
+    slot->cache_key = sha256(source_sha256(source, lines) + device_.compiler_identity());
     pipeline.binary = find_or_compile(source, slot->cache_key, pipeline.origin);
     pipeline.binary.key = source.key();  // the cache may hold the code of a source with other comments
     pipeline.binary.run_time = source.run_time_values();

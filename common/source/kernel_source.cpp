@@ -369,15 +369,27 @@ std::string without_metal(std::string_view text) {
   return kept;
 }
 
-void expand(const KernelSource& source, const std::string& path, std::set<std::string>& seen, std::string& expanded) {
+/// Returns the text with each line that ends with a backslash joined to the next line, as the compiler does first.
+std::string spliced(std::string text) {
+  for (size_t at = 0; (at = text.find('\\', at)) != text.npos;) {
+    const std::string_view rest = std::string_view(text).substr(at + 1);
+    const size_t end = rest.starts_with("\n") ? 2 : rest.starts_with("\r\n") ? 3 : 0;
+    end > 0 ? void(text.erase(at, end)) : void(++at);
+  }
+  return text;
+}
+
+void expand(const KernelSource& source, const std::string& path, bool splice, std::set<std::string>& seen,
+            std::string& expanded) {
   if (!seen.insert(path).second) return;
   const bool metal = source.path.ends_with(".metal");
   if (path == words_of_metal && !metal) return;
-  std::string text = without_comments(read_source(source, path));
+  std::string text = read_source(source, path);
+  text = without_comments(splice ? spliced(std::move(text)) : text);
   if (!metal) text = without_metal(text);
   for_each_line(text, [&](std::string_view line) {
     if (const std::string_view name = included_name(line); !name.empty()) {
-      expand(source, std::string(name), seen, expanded);
+      expand(source, std::string(name), splice, seen, expanded);
       return;
     }
     const size_t end = line.find_last_not_of(" \t\r") + 1;
@@ -409,17 +421,17 @@ std::vector<SourceFile> reached_sources(const KernelSource& source) {
   return files;
 }
 
-std::string expanded_text(const KernelSource& source) {
+std::string expanded_text(const KernelSource& source, bool splice) {
   if (is_whole(source.path)) return read_source(source, source.path);
   std::string text;
   std::set<std::string> seen;
-  if (source.includes.contains(users_text)) expand(source, users_text, seen, text);
-  expand(source, source.path, seen, text);
+  if (source.includes.contains(users_text)) expand(source, users_text, splice, seen, text);
+  expand(source, source.path, splice, seen, text);
   return text;
 }
 
 std::string identifying_text(const KernelSource& source) {
-  return is_whole(source.path) ? read_source(source, source.path) : tokens_of(expanded_text(source));
+  return is_whole(source.path) ? read_source(source, source.path) : tokens_of(expanded_text(source, true));
 }
 
 std::string source_sha256(const KernelSource& source, const IdentifyingText& text_of) {

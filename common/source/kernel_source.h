@@ -139,9 +139,9 @@ std::vector<SourceFile> reached_sources(const KernelSource& source);
 /// Returns all text that can change the source's code: `users_text` and the source with the text of each header in
 /// place of the first #include "NAME" that names the header, without comments, blank lines, #pragma once and the names
 /// of the files. If the source is not *.metal, lines under #ifdef __METAL_VERSION__ are left out, and the words of
-/// common/kernel/spaces.h are replaced by their meaning. For a program or machine code, returns the whole file. Throws
-/// BadInput if a file cannot be read.
-std::string expanded_text(const KernelSource& source);
+/// common/kernel/spaces.h are replaced by their meaning. With `splice`, a line that ends with a backslash is joined to
+/// the next line. For a program or machine code, returns the whole file. Throws BadInput if a file cannot be read.
+std::string expanded_text(const KernelSource& source, bool splice = false);
 
 /// Returns the tokens of expanded_text() (tokens_of()); for a program or machine code, the whole file.
 std::string identifying_text(const KernelSource& source);

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t application_id = 0x41746b62;  // "Atkb", in the head of the file
-constexpr int64_t layout_version = 1;
+constexpr int64_t layout_version = 2;           // 1: findings in finding/1
 // Another process may ingest a large file in one transaction.
 constexpr int busy_timeout_ms = 60'000;
 constexpr size_t progress_bytes = 1 << 20;

@@ -104,26 +104,35 @@ def _in_four(numbers, first):
 def _numbers(query, key, value, mask):
     """Returns sizes and strides of query, key and value, and the sizes of a mask or (), in four dimensions, that stand for
     all calls that a trace serves. Sizes of a range get a number; sizes of one dimension that are equal get the same number.
-    The trace serves only these heads and widths, and on a GPU only strides with the remainders that they have now when
-    divided by the alignment; other strides may vary, and are 0 here."""
+    The trace serves only heads and widths that are multiples as they are now, and on a GPU only strides with the remainders
+    that they have now when divided by the alignment; other strides may vary, and are 0 here."""
     from torch.fx.experimental.symbolic_shapes import guard_scalar, has_static_value  # takes long to import
 
-    def along(*sizes):
+    def along(*sizes, stand_in=lambda place, size: 251 + place):
         found = []
         for size in sizes:
             equal = [number for other, number in zip(sizes, found) if size == other]
-            found.append(equal[0] if equal else guard_scalar(size) if has_static_value(size) else 251 + len(found))
+            found.append(equal[0] if equal else guard_scalar(size) if has_static_value(size) else stand_in(len(found), size))
         return found
+
+    def along_heads(query, key, *others):
+        heads = along(query, key, *others)
+        if heads[0] != heads[1] and not (has_static_value(query) and has_static_value(key)):
+            group = heads[1] * 2 + (1 if query % key != 0 else 0)
+            heads = [group if number == heads[0] else number for number in heads]
+        return heads
 
     sizes = [_in_four(tensor.shape, 1) for tensor in (query, key, value)]
     masked = () if mask is None else _in_four(mask.shape, 1)
     batch, queries, keys = (along(*each) for each in ([*(size[0] for size in sizes), *masked[:1]], [sizes[0][2], *masked[2:3]],
                                                       [*(size[2] for size in sizes[1:]), *masked[3:]]))
-    fixed = [(n, guard_scalar(size[1]), tokens, guard_scalar(size[3])) for n, tokens, size in zip(batch, (queries[0], *keys), sizes)]
+    heads = along_heads(*(size[1] for size in sizes), *masked[1:2])
+    widths = along(*(size[3] for size in sizes), stand_in=lambda place, size: 64 + 8 * place + (4 if size % 8 != 0 else 0))
+    numbers = list(zip(batch, heads, (queries[0], *keys), widths))
     step = _alignment // query.element_size()
     strides = [_in_four(tensor.stride(), 0) for tensor in (query, key, value)]
     strides = [(*(guard_scalar(s % step) if query.is_cuda else 0 for s in stride[:3]), guard_scalar(stride[3])) for stride in strides]
-    return tuple(fixed), tuple(strides), (batch[3], guard_scalar(masked[1]), queries[1], keys[2]) if masked else ()
+    return tuple(numbers), tuple(strides), (batch[3], heads[3], queries[1], keys[2]) if masked else ()
 
 
 def _becomes_bits(mask):

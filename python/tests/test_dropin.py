@@ -576,6 +576,16 @@ class Traced(unittest.TestCase):
             with self.subTest(scale=scale):
                 self.assertLess((compiled(x, scale) - original(x, x, x, scale=scale)).abs().max().item(), 1e-3)
 
+    def test_compile_numbers_of_heads(self):
+        for group in (1, 2):
+            torch._dynamo.reset()
+            compiled = torch.compile(lambda q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True), fullgraph=True,
+                                     backend="aot_eager", dynamic=True)
+            for heads in range(2, 13):  # one graph for each number of heads would be more than PyTorch compiles
+                q, k = drawn(2, group * heads, 20, 64, device=DEVICES[0]), drawn(2, heads, 20, 64, device=DEVICES[0])
+                with self.subTest(group=group, heads=heads):
+                    self.assertLess((compiled(q, k) - original(q, k, k, enable_gqa=True)).abs().max().item(), 1e-3)
+
     def test_compile_calls_that_go_to_pytorch(self):
         q, k = drawn(2, 4, 40, 64, device=DEVICES[0]), drawn(2, 4, 40, 264, device=DEVICES[0])
         for name, tensors, options in (("width 60", [q[..., :60]] * 3, {}), ("width 264", [k] * 3, {}), ("float64", [q.double()] * 3, {}),

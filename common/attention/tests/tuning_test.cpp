@@ -101,6 +101,8 @@ TEST_F(TuningTest, ADamagedFileIsOneLineOfTheLogAndTheRulesCount) {
     std::vector<std::pair<std::string, std::string>> damaged = {
         {"{", "is no JSON object"},
         {"[]", "is no JSON object"},
+        {R"({"tiles":)" + std::string(300'000, '['), "is no JSON object"},
+        {R"({"tiles":)" + std::string(100, '[') + std::string(100, ']') + "}", "is no JSON object"},
         {"\xff", "is no JSON object"},
         {R"({"tiles":5})", "tiles: 5 is not allowed; an array"},
         {R"({"devices":[]})", "devices: [] is not allowed"},

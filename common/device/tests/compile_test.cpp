@@ -512,6 +512,10 @@ TEST_F(SourceTreeTest, TheHashCoversTokensAndNotBlanks) {
                                    {"R\"x(\" b)x\"", "R\"x(\"  b)x\""},
                                    {"#define F (x)", "#define F(x)"},
                                    {"#define F\nint a;", "#define F int a;"},
+                                   {"#define F\\\n(x) 1", "#define F (x) 1"},
+                                   {"i+\\\n++j", "i+ ++j"},
+                                   {"// to be continued \\\nint a;", "// the end\nint a;"},
+                                   {"#define A 1 \\\n\nint a;", "#define A 1 \\\nint a;"},
                                    {"1e-5f", "1e - 5f"}}) {
     EXPECT_NE(hash_of(one), hash_of(other)) << one;
   }
