@@ -371,10 +371,8 @@ std::string without_metal(std::string_view text) {
 
 /// Returns the text with each line that ends with a backslash joined to the next line, as the compiler does first.
 std::string spliced(std::string text) {
-  for (size_t at = 0; (at = text.find('\\', at)) != text.npos;) {
-    const std::string_view rest = std::string_view(text).substr(at + 1);
-    const size_t end = rest.starts_with("\n") ? 2 : rest.starts_with("\r\n") ? 3 : 0;
-    end > 0 ? void(text.erase(at, end)) : void(++at);
+  for (const std::string_view end : {"\\\n", "\\\r\n"}) {
+    for (size_t at = 0; (at = text.find(end, at)) != text.npos;) text.erase(at, end.size());
   }
   return text;
 }

@@ -76,9 +76,8 @@ std::string tokens_of(std::string_view text) {
   std::string_view before;  // the token before, in a directive
   while (!text.empty()) {
     const char c = text[0];
-    const bool spliced = text.starts_with("\\\n") || text.starts_with("\\\r\n");
-    if (is_blank(c) || spliced) {
-      text.remove_prefix(spliced ? text.find('\n') + 1 : 1);
+    if (is_blank(c)) {
+      text.remove_prefix(1);
       if (c != '\n') continue;
       if (directive) tokens += '\n';
       directive = false;
