@@ -221,6 +221,15 @@ set(ATTN_OTHER_FORMS */tiled_scalar* */tuned_copy* */tuned_pairs* *as_floats* */
 function(attn_add_tests library folder)
   cmake_parse_arguments(ARG "ALONE;NO_DEVICE" "GPU;GPU_PARTS" "LINKS;PROGRAMS;LONG;SOME" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
+  # Files of tests use the same names more often than files of a library, so a unity build joins at most eight files.
+  # A device that a build lacks takes files out of a group, but moves none: files that compile together in one build do
+  # so in each.
+  set(place 0)
+  foreach(test IN LISTS tests)
+    math(EXPR group "${place} / 8")
+    math(EXPR place "${place} + 1")
+    set_source_files_properties(${test} PROPERTIES UNITY_GROUP ${library}_test_${group})
+  endforeach()
   if(NOT ATTN_HAS_CPU)
     list(FILTER tests EXCLUDE REGEX "/cpu_[a-z_]*test.cpp$")
   endif()
@@ -237,8 +246,7 @@ function(attn_add_tests library folder)
   endif()
   target_link_libraries(${name} PRIVATE ${library} ${ARG_LINKS} attn_test_flags attn_test_main)
   target_precompile_headers(${name} REUSE_FROM attn_test_main)
-  # Files of tests use the same names more often than files of a library, so a unity build joins at most eight files.
-  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF UNITY_BUILD_MODE GROUP)
   target_compile_definitions(${name} PRIVATE ATTN_TEST_DATA="${PROJECT_SOURCE_DIR}/${folder}")
   if(ARG_PROGRAMS)
     add_dependencies(${name} ${ARG_PROGRAMS})
