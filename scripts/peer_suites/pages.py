@@ -58,13 +58,12 @@ def measured(about, sides, suite):
     return f"Measured on {about['device']} with {sides}{when}, by `scripts/peers {suite}`."
 
 
-def ratios(about, of_a_process="the median of the ratios of all turns"):
-    """Says what a ratio of the table is. `of_a_process` says what the ratio of one process is."""
+def ratios(about):
+    """Says what a ratio of the table is."""
     if about.get("processes", 1) == 1:
-        return f"Each turn times every side once. A ratio in the table is {of_a_process}."
-    return (f"Each turn times every side once. The ratio of a process is {of_a_process}. A ratio in the table is the "
-            f"geometric mean over {about['processes']} processes; the interval in which the ratio of another process is "
-            "expected (95 %) stands in parentheses.")
+        return "A ratio is the median of the ratios of all turns."
+    return (f"A ratio is the geometric mean over {about['processes']} processes; the interval in which the ratio of another "
+            "process is expected (95 %) stands in parentheses.")
 
 
 def leads(about, rows, keys):
