@@ -13,6 +13,7 @@
 
 #include "common/base/json.h"
 #include "common/base/text_table.h"
+#include "common/records/advice.h"
 #include "common/records/finding.h"
 
 namespace attn {
@@ -229,37 +230,12 @@ Json choices_of(const AnswerInput& input) {
   return lines;
 }
 
-/// What is known about one case of a claim.
-struct Judged {
-  std::string subject;
-  State state = State::inconclusive;
-  double low = 0, high = 0;  // the least and the largest figure
-  bool contradicted = false;
-  std::string id;  // of this run's finding, or of the latest recorded finding if the record decides
-};
-
-State state_of(const std::string& text) {
-  return text == name(State::supported) ? State::supported
-         : text == name(State::refuted) ? State::refuted
-                                        : State::inconclusive;
-}
-
-/// The cases of a claim, as this run and the records judge them.
-std::vector<Judged> judged(const std::string& hypothesis, const AnswerInput& input) {
+/// The cases of a claim, as this run and the records judge them. Throws Json::exception for records of another version.
+std::vector<Judged> judged_cases(const std::string& hypothesis, const AnswerInput& input) {
   std::map<std::string, const Json*> recorded;  // by claim_key
   for (const Json& line : input.known.claims) {
     if (line.at("hypothesis") == hypothesis) recorded.emplace(line.at("claim_key").get<std::string>(), &line);
   }
-  const auto judge_record = [](const Json& line) {
-    const bool advised = line.value("advised", false);
-    const double value = line.at("/estimate/value"_json_pointer);
-    return Judged{line.at("subject"),
-                  advised ? state_of(line.at("/verdict/state"_json_pointer)) : State::inconclusive,
-                  value,
-                  value,
-                  false,
-                  line.value("latest", "")};
-  };
   std::vector<Judged> found;
   for (const Json& finding : input.findings) {
     const Json& data = finding.at("data");
@@ -269,7 +245,7 @@ std::vector<Judged> judged(const std::string& hypothesis, const AnswerInput& inp
                   finding.at("id")};
     const auto record = recorded.find(finding.at("claim_key"));
     if (record != recorded.end()) {
-      const Judged known = judge_record(*record->second);
+      const Judged known = judged(*record->second);
       recorded.erase(record);
       if (own.state == State::inconclusive) {
         if (known.state != State::inconclusive) own = known;
@@ -283,68 +259,9 @@ std::vector<Judged> judged(const std::string& hypothesis, const AnswerInput& inp
     found.push_back(std::move(own));
   }
   if (input.whole_sweep) {
-    for (const auto& [key, line] : recorded) found.push_back(judge_record(*line));
+    for (const auto& [key, line] : recorded) found.push_back(judged(*line));
   }
   return found;
-}
-
-std::map<std::string, std::string> axes_of(const std::string& subject) {
-  std::map<std::string, std::string> axes;
-  std::istringstream words(subject);
-  for (std::string word; words >> word;) {
-    if (const size_t at = word.find('='); at != word.npos) axes[word.substr(0, at)] = word.substr(at + 1);
-  }
-  return axes;
-}
-
-/// Says which of all cases of a claim are in `some`: by the first axis whose values tell `some` from the other cases,
-/// or else, for a single case, by all axes in which the case differs; else by the number of cases.
-std::string where(const std::vector<Judged>& some, const std::vector<Judged>& all) {
-  if (some.size() == all.size()) {
-    return some.size() == 1 ? "" : some.size() == 2 ? "in both cases" : fmt::format("in all {} cases", some.size());
-  }
-  const auto values = [&](const std::string& axis, bool mine) {
-    Names found;
-    for (const Judged& one : all) {
-      const bool is_mine = std::ranges::find(some, one.subject, &Judged::subject) != some.end();
-      const auto axes = axes_of(one.subject);
-      if (is_mine == mine) found.insert(axes.contains(axis) ? axes.at(axis) : "");
-    }
-    return found;
-  };
-  std::istringstream words(all.front().subject);
-  // `named`: the axes whose values differ between `some` and the other cases; `differing`: the same with a value in
-  // `some`.
-  std::vector<std::string> named, differing;
-  for (std::string word; words >> word;) {
-    const std::string axis = word.substr(0, word.find('='));
-    const Names mine = values(axis, true);
-    // Whether this axis always has the value of an axis in `named`, as kv_len may have that of q_len.
-    const bool follows = std::ranges::any_of(named, [&](const std::string& before) {
-      return std::ranges::all_of(all, [&](const Judged& one) {
-        const auto axes = axes_of(one.subject);
-        return axes.contains(axis) && axes.contains(before) && axes.at(axis) == axes.at(before);
-      });
-    });
-    if (!follows && mine != values(axis, false)) {
-      named.push_back(axis);
-      differing.push_back(fmt::format("{} {}", axis, *mine.begin()));
-    }
-    if (mine.contains("") || mine.size() > most_values || !common(mine, values(axis, false)).empty()) continue;
-    return fmt::format("at {} {}", axis, fmt::join(mine, ", "));
-  }
-  if (some.size() == 1 && !differing.empty()) return fmt::format("at {}", fmt::join(differing, ", "));
-  return fmt::format("in {} of {} cases", some.size(), all.size());
-}
-
-/// The unit of a claim's figures: "x" for a ratio of times; else a unit after a space, such as " %", or "".
-std::string unit_of(const Claim& claim) {
-  const std::string& metric = claim.hypothesis.metric;
-  const std::string first = metric.substr(0, metric.find(' '));
-  if (kind_of(claim.compared, metric) == FigureKind::absolute) return " " + first;
-  if (first == "%") return " %";
-  const bool of_times = (claim.compared && !claim.figure) || metric.find(" / time") != metric.npos;
-  return of_times ? "x" : "";
 }
 
 }  // namespace
@@ -362,14 +279,14 @@ Picked pick_option(const Results& options, double within) {
   return picked;
 }
 
-Known known_of(const std::string& root, const std::string& experiment, const std::string& device) {
+Known known_of(const std::string& pooled_claims, const std::string& experiment, const std::string& device) {
   Known known;
-  std::ifstream pooled(root + "/findings/pooled.jsonl");
+  std::ifstream pooled(pooled_claims);
   const std::string names[] = {Json(experiment).dump(), Json(device).dump()};
   for (std::string line; std::getline(pooled, line);) {
     // Parsing all lines would take longer than measuring a small case.
     if (line.find(names[0]) == line.npos || line.find(names[1]) == line.npos) continue;
-    Json claim = parse_json(line, false);  // tests check the file, so an error is not reported
+    Json claim = parse_json(line, false);  // kb writes the file, so an error is not reported
     if (claim.is_object() && claim.value("experiment", "") == experiment && claim.value("device", "") == device) {
       known.claims.push_back(std::move(claim));
     }
@@ -379,46 +296,18 @@ Known known_of(const std::string& root, const std::string& experiment, const std
 
 Json answer(const AnswerInput& input) {
   const Json choices = choices_of(input);
-  Json claims = Json::array(), undecided = Json::array();
-  const auto add = [&](const Claim& claim, bool without_advice) {
-    const std::vector<Judged> all = judged(claim.hypothesis.id, input);
-    for (const State state : {State::supported, State::refuted, State::inconclusive}) {
-      std::vector<Judged> some;
-      std::ranges::copy_if(all, std::back_inserter(some), [&](const Judged& one) { return one.state == state; });
-      if (some.empty()) continue;
-      double low = some.front().low, high = some.front().high;
-      for (const Judged& one : some) {
-        low = std::min(low, one.low);
-        high = std::max(high, one.high);
-      }
-      Json line = {{"hypothesis", claim.hypothesis.id},
-                   {"metric", claim.hypothesis.metric},
-                   {"cases", some.size()},
-                   {"of", all.size()},
-                   {"low", low},
-                   {"high", high},
-                   {"unit", unit_of(claim)}};
-      if (state == State::inconclusive) {
-        line["contradicted"] = std::ranges::count(some, true, &Judged::contradicted);
-        undecided.push_back(line);
-        continue;
-      }
-      const std::string& words = state == State::supported ? claim.advice.holds : claim.advice.refuted;
-      if (words.empty() && !without_advice) continue;
-      line["advice"] = words.empty() ? fmt::format("{}: \"{}\"", name(state), claim.hypothesis.text)
-                                     : render(words, {{"threshold", claim.hypothesis.threshold}});
-      line["state"] = name(state);
-      line["where"] = where(some, all);
-      line["id"] = some.front().id;
-      claims.push_back(line);
-    }
+  ClaimLines lines;
+  const auto add = [&](const Claim& claim, bool without_words) {
+    const Json values = {{"threshold", claim.hypothesis.threshold}};
+    const Advice words = {render(claim.advice.holds, values), render(claim.advice.refuted, values)};
+    add_lines(lines, claim.hypothesis, words, judged_cases(claim.hypothesis.id, input), without_words);
   };
   const bool all_claims = input.spec.claims.empty() && input.spec.choices.empty();
   for (const std::string& id : input.spec.claims) {
     const auto claim = std::ranges::find_if(input.claims, [&](const Claim& one) { return one.hypothesis.id == id; });
     if (claim != input.claims.end()) add(*claim, false);
   }
-  const bool found_nothing = choices.empty() && claims.empty() && undecided.empty();
+  const bool found_nothing = choices.empty() && lines.advised.empty() && lines.undecided.empty();
   for (const Claim& claim : input.claims) {
     const bool of_run = std::ranges::any_of(input.findings, [&](const Json& finding) {
       return finding.at("data").at("/hypothesis/id"_json_pointer) == claim.hypothesis.id;
@@ -429,36 +318,11 @@ Json answer(const AnswerInput& input) {
   for (const Measurement& result : input.results) {
     counts[result.status] = counts.value(result.status, 0) + 1;
   }
-  return {{"device", input.device}, {"records", input.known.claims.size()},
-          {"choices", choices},     {"claims", claims},
-          {"undecided", undecided}, {"counts", counts}};
+  return {{"device", input.device},  {"records", input.known.claims.size()}, {"choices", choices},
+          {"claims", lines.advised}, {"undecided", lines.undecided},         {"counts", counts}};
 }
 
 namespace {
-
-/// The lowest and the highest figure, with the unit, which is said once unless it is "x". A time is shown in the unit
-/// that fits the highest. Only noise makes a time negative: it is shown as 0.
-std::string range_text(const Json& line) {
-  std::string unit = line.at("unit");
-  double low = line.at("low"), high = line.at("high");
-  const std::vector<std::pair<std::string, double>> times = {{" s", 1}, {" ms", 1e-3}, {" us", 1e-6}, {" ns", 1e-9}};
-  if (const auto own = std::ranges::find(times, unit, &std::pair<std::string, double>::first); own != times.end()) {
-    low = std::max(0.0, low * own->second);
-    high = std::max(0.0, high * own->second);
-    const auto fits = std::ranges::find_if(times, [&](const auto& time) { return high >= 0.9995 * time.second; });
-    const auto& shown = fits == times.end() ? times.back() : *fits;
-    low /= shown.second;
-    high /= shown.second;
-    unit = shown.first;
-  }
-  const bool whole = low == std::round(low) && high == std::round(high) && unit != "x";
-  const auto text = [&](double value) {
-    return whole || value == 0 ? fmt::format("{:.0f}", value) : three_digits(value);
-  };
-  const std::string first = text(low), last = text(high);
-  if (first == last) return first + unit;
-  return first + (unit == "x" ? "x to " : " to ") + last + unit;
-}
 
 /// For example "f32 head_dim=64".
 std::string label_of(const Json& where) {
@@ -533,12 +397,7 @@ std::string answer_text(const Json& answer, size_t width, size_t most_lines) {
     last = what;
   }
   for (const Json& line : answer.at("claims")) {
-    std::string words = line.at("advice");
-    if (words.ends_with('.')) words.pop_back();
-    const std::string place = line.at("where"), id = line.at("hypothesis");
-    const std::string text =
-        fmt::format("- {}{}{}: {} [{}]", words, place.empty() ? "" : ", ", place, range_text(line), id);
-    parts.push_back({wrapped(text, width, 2), id});
+    parts.push_back({wrapped("- " + advice_text(line), width, 2), line.at("hypothesis")});
   }
   std::vector<std::string> undecided;
   for (const Json& line : answer.at("undecided")) {

@@ -36,20 +36,21 @@ struct AnswerSpec {
   std::vector<std::string> alternatives = {};
 };
 
-/// The fastest of several options, and the options that are as good. scripts/pages/tuning.py has the same rule.
+/// The fastest of several options, and the options that are as good. scripts/pages/tuning.py has the same rule, and
+/// scripts/tests/picks.json has cases on which both must agree.
 struct Picked {
   const Measurement* best = nullptr;
   Results as_good = {};  // without `best`, in the order of the results
 };
 Picked pick_option(const Results& options, double within);
 
-/// What the source tree's records say about a device.
+/// What the records say about a device.
 struct Known {
-  std::vector<Json> claims = {};  // the lines of findings/pooled.jsonl about the device and the experiment
+  std::vector<Json> claims = {};  // the lines of kb pool about the device and the experiment
   Json tuning = nullptr;          // the content of the device's file of tuning
 };
-/// Reads the claims from findings/pooled.jsonl of the source tree `root`. A missing file counts as empty.
-Known known_of(const std::string& root, const std::string& experiment, const std::string& device);
+/// Reads the claims from a file that kb pool wrote. A missing file counts as empty.
+Known known_of(const std::string& pooled_claims, const std::string& experiment, const std::string& device);
 
 /// All that an answer follows from.
 struct AnswerInput {

@@ -122,7 +122,7 @@ Json Experiment::State::answer_json(const std::vector<Json>& findings) {
                        .results = results,
                        .comparisons = comparisons,
                        .findings = findings,
-                       .known = known_of(source_root(), spec.name, where),
+                       .known = known_of(ATTN_POOLED_CLAIMS, spec.name, where),
                        .whole_sweep = whole && !options.only_verify,
                        .complete = [&](Case& config) {
                          if (spec.complete) spec.complete(config, device->info());
@@ -132,7 +132,8 @@ Json Experiment::State::answer_json(const std::vector<Json>& findings) {
   try {
     found.update(answer(input));
   } catch (const Json::exception& error) {
-    progress.note(fmt::format("the records in {}/findings are of another version: {}", source_root(), error.what()));
+    progress.note(
+        fmt::format("{} or a file of findings/tuning is of another version: {}", ATTN_POOLED_CLAIMS, error.what()));
     input.known = {};
     found.update(answer(input));
   }

@@ -24,6 +24,7 @@
 #include "common/records/recorded.h"
 #include "common/records/spread.h"
 #include "common/source/kernel_source.h"
+#include "findings/kb/advice.h"
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
 #include "findings/kb/pooled_claims.h"
@@ -484,28 +485,25 @@ bool has_part(const std::string& device, const std::string& part) {
 }
 
 int run_advice(const Arguments& given) {
-  std::vector<Json> advised;
-  int64_t withheld = 0;
+  std::vector<Json> claims = given.a.empty() ? pooled_claims(given.read().list({})) : read_lines(given.a, "pooled/1");
   // Which claims may advise depends on all claims. So claims are selected by device and experiment only afterwards.
-  for (Json& claim : pooled_claims(given.read().list({}))) {
-    if (claim.at("advice").get_ref<const std::string&>().empty()) continue;
-    if (!has_part(claim.at("device"), given.filter.device)) continue;
-    if (!claim.at("experiment").get_ref<const std::string&>().starts_with(given.filter.experiment)) continue;
-    if (claim.at("advised") == false) {
-      ++withheld;
-      continue;
-    }
-    const auto text = [&](const char* field) { return printable(claim.at(field).get<std::string>()); };
-    print(given.json ? json_line(claim)
-                     : fmt::format("{}  {} ({}; {})\n", text("latest"), text("advice"), with_one_unit(text("device")),
-                                   text("title")));
-    advised.push_back(std::move(claim));
+  std::erase_if(claims, [&](const Json& claim) {
+    return !has_part(claim.at("device"), given.filter.device) ||
+           !claim.at("experiment").get_ref<const std::string&>().starts_with(given.filter.experiment);
+  });
+  const std::string registered = source_root() + "/findings/claims.jsonl";
+  const std::vector<Json> devices =
+      advice_by_device(claims, std::filesystem::exists(registered) ? read_lines(registered, "") : std::vector<Json>());
+  if (given.json) {
+    for (const Json& device : devices) print(json_line(device));
+    return 0;
   }
-  if (!given.json) {
-    print(fmt::format(
-        "claims that advise: {}; claims too uncertain to advise: {}; wrong verdicts to expect in this advice: {:.1f}\n",
-        advised.size(), withheld, expected_wrong(advised)));
-  }
+  print(advice_page(devices));
+  std::erase_if(claims, [](const Json& claim) { return claim.at("advice") == ""; });
+  const auto withheld = std::erase_if(claims, [](const Json& claim) { return claim.at("advised") == false; });
+  print(fmt::format(
+      "claims that advise: {}; claims too uncertain to advise: {}; wrong verdicts to expect in this advice: {:.1f}\n",
+      claims.size(), withheld, expected_wrong(claims)));
   return 0;
 }
 
@@ -863,6 +861,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   sub = command("advice",
                 "print the advice of those pooled claims of which at most 5 % are expected to have a wrong verdict",
                 run_advice);
+  text(sub, "POOLED", given.a, "",
+       "use the claims of this file of kb pool, '-' for stdin, in place of the knowledge base");
   text(sub, "--device", given.filter.device, "D", "only claims about devices whose name contains D");
   text(sub, "--proto", given.filter.experiment, "P", "only claims of experiments whose name begins with P: proto1");
 

@@ -131,12 +131,16 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
           {"device", latest.record->device},
           {"subject", latest.data.at("subject")},
           {"hypothesis", hypothesis.id},
+          {"metric", hypothesis.metric},
+          {"op", hypothesis.op},
+          {"threshold", hypothesis.threshold},
           {"title", title_of(told, estimate, latest.data.at("hypothesis"))},
           {"verdict", {{"state", state}, {"reason", verdict.reason}}},
           {"advice", advice},
           {"confidence", rounded(confidence(hypothesis, verdict, conclusion))},
           {"estimate", short_estimate(estimate)},
           {"latest", latest.record->id},
+          {"ts", latest.record->ts},
           {"findings", ids},
           {"others", others},
           {"measured", measured_by(latest.data)},
@@ -208,5 +212,7 @@ std::vector<bool> discoveries(const std::vector<double>& wrong, const std::vecto
 }
 
 double expected_wrong(const std::vector<Json>& claims) { return attn::expected_wrong(doubts_of(claims)); }
+
+size_t measurements_of(const std::vector<Json>& claims) { return doubts_of(claims).size(); }
 
 }  // namespace attn::kb

@@ -11,10 +11,11 @@ namespace attn::kb {
 /// code and the conditions of the claim's latest finding, whether or not their verdicts agree. Of several findings of
 /// the claim in one run, the last one counts. Fields:
 ///   claim_key   of its findings
-///   experiment, device, subject, hypothesis              as in a finding
+///   experiment, device, subject                          as in a finding
+///   hypothesis, metric, op, threshold                    of the hypothesis; `hypothesis` is its id
 ///   title, verdict, advice, confidence                   by the pooled estimate
 ///   estimate    fields of the estimate of a finding
-///   latest      the id of the latest finding
+///   latest, ts  the id of the latest finding, and its time
 ///   findings    the ids of the pooled findings
 ///   others      the ids of the claim's other findings
 ///   measured    measured_by() of the latest finding: claims with an equal `measured` judge one measurement
@@ -35,5 +36,7 @@ std::vector<bool> discoveries(const std::vector<double>& wrong, const std::vecto
 /// Returns the expected number of wrong verdicts among pooled claims. The claims that judge one measurement count as
 /// one verdict. Inconclusive claims and exact claims do not count.
 double expected_wrong(const std::vector<Json>& claims);
+/// Returns the number of measurements that the verdicts of expected_wrong() judge.
+size_t measurements_of(const std::vector<Json>& claims);
 
 }  // namespace attn::kb
