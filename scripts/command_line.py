@@ -40,8 +40,6 @@ class Parser(argparse.ArgumentParser):
             name = found[1].split("/")[-1]  # argparse writes -o/--out
             action = self._option_string_actions[name]
             message = f"{name}: its value, {action.metavar or action.dest.upper()}, is missing"
-        message = re.sub(r"argument (\S+): not allowed with argument (\S+)",
-                         r"\2 and \1 are given; only one of them is allowed", message)
         if found := re.fullmatch(r"argument (\S+): (.*: not allowed; an? .*)", message):  # the words of number()
             message = f"{found[1]} {found[2]}"
         else:

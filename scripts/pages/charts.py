@@ -3,7 +3,6 @@
 import html
 import math
 
-MOST_TICKS = 6
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 360, 240, 44, 10, 10, 38  # a chart and its margins, in SVG units
 TICK = 40  # the least distance between two labels
 
@@ -30,46 +29,36 @@ def table(caption, heads, rows, kind=""):
             f"<tbody>{''.join(body)}</tbody></table>")
 
 
-def ranges(caption, heads, rows, mark=None, most=12):
-    """Returns a table. Each row has a bar from its low to its high figure, and a tick at its middle figure. Rows are
-    (number of the record or None, name, low, middle, high, text). A line through all rows shows the figure `mark`. The
-    rows after the first `most` rows are folded."""
-    if not rows:
-        return ""
-    ends = [value for row in rows for value in row[2:5]] + ([mark] if mark else [])
+def ranges(caption, heads, rows):
+    """Returns a table. Each row has a bar from its low to its high figure, and a tick at its middle figure. Rows are (name,
+    low, middle, high, text). A line through all rows shows the figure 1."""
+    ends = [value for row in rows for value in (1, *row[1:4])]
     low, high = math.log(min(ends)), math.log(max(ends))
 
     def place(value):
         return round(100 * (math.log(value) - low) / ((high - low) or 1), 1)
 
-    def row(number, name, first, middle, last, said):
-        line = f"<i style=left:{place(mark)}%></i>" if mark else ""
+    def row(name, first, middle, last, said):
+        line = f"<i style=left:{place(1)}%></i>"
         bar = f"<s style=left:{place(first)}%;right:{100 - place(last):.1f}%></s><b style=left:{place(middle)}%></b>"
-        return number, (name, [f"<span class=range aria-hidden=true>{line}{bar}</span>"], said)
+        return None, (name, [f"<span class=range aria-hidden=true>{line}{bar}</span>"], said)
 
-    shown, rest = ([row(*each) for each in part] for part in (rows[:most], rows[most:]))
-    folded = f"<details><summary>{len(rest)} more</summary>{table(caption, heads, rest, 'ranges')}</details>"
-    return table(caption, heads, shown, "ranges") + (folded if rest else "")
+    return table(caption, heads, [row(*each) for each in rows], "ranges")
 
 
-def steps(low, high, log):
-    """Returns round numbers between two ends, for an axis."""
-    if log:
-        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        found = [n * 10.0 ** power for power in powers for n in (1, 2, 5) if low <= n * 10.0 ** power <= high]
-        return found if len(found) <= MOST_TICKS else [value for value in found if f"{value:e}"[0] == "1"]
-    size = 10.0 ** math.floor(math.log10((high - low) / 4))
-    size = next(size * n for n in (1, 2, 5, 10) if (high - low) / (size * n) <= 5)
-    return [i * size for i in range(math.ceil(low / size), math.floor(high / size) + 1)]
+def steps(high):
+    """Returns round numbers from 0 to `high`, for an axis."""
+    size = 10.0 ** math.floor(math.log10(high / 4))
+    size = next(size * n for n in (1, 2, 5, 10) if high / (size * n) <= 5)
+    return [i * size for i in range(math.floor(high / size) + 1)]
 
 
-def chart(title, x_title, y_title, lines, rules=(), log=False):
-    """Returns a chart with a logarithmic x axis. `log` makes the y axis logarithmic too. A line is (name, points); a
+def chart(title, x_title, y_title, lines, rules=()):
+    """Returns a chart with a logarithmic x axis. A line is (name, points); a
     point is (x, value, low, high, number of the record). A rule is (name, value): a dashed line across the chart at
     this value."""
     points = [point for _, own in lines for point in own]
     xs = sorted({point[0] for point in points})
-    low = min(point[2] for point in points) if log else 0
     high = max([point[3] for point in points] + [value for _, value in rules])
     span = math.log(xs[-1] / xs[0]) or 1
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
@@ -78,11 +67,10 @@ def chart(title, x_title, y_title, lines, rules=(), log=False):
         return round(LEFT + 8 + (right - LEFT - 16) * math.log(x / xs[0]) / span, 1)
 
     def up(y):
-        share = math.log(y / low) / (math.log(high / low) or 1) if log else y / high
-        return round(bottom - (bottom - TOP) * share, 1)
+        return round(bottom - (bottom - TOP) * y / high, 1)
 
     parts = []
-    for y in steps(low, high, log):
+    for y in steps(high):
         parts.append(f"<path class=step d='M{LEFT} {up(y)}H{right}'/><text class=y x={LEFT - 5} y={up(y) + 4}>{y:g}"
                      "</text>")
     ticks = [x for x in xs if x & (x - 1) == 0]  # powers of two, if there are any

@@ -2,26 +2,23 @@
 
 import collections
 import errno
-import fractions
 import gc
 import gzip
 import json
 import os
 import pathlib
 import re
-import statistics
 import subprocess
 import sys
 import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))  # the programs import command_line and peer_suites from there
-RECORDED, POOLED, CLAIMS = "findings/recorded", "findings/pooled.jsonl", "findings/claims.jsonl"
-COMPRESSED = ".jsonl.gz"  # the end of the name of a recorded run
+BUILD = pathlib.Path(os.environ.get("ATTN_BUILD", ROOT / "build/release"))
+RECORDED, CLAIMS = "findings/recorded", "findings/claims.jsonl"
+POOLED = BUILD / "findings/pooled.jsonl"  # the claims of the recorded runs; scripts/build pooled makes it
+COMPRESSED, SAMPLES = ".jsonl.gz", ".samples.gz"  # the ends of the names of a recorded run and of its samples
 GZIP = b"\x1f\x8b"
-# Runs that were measured again in place of an earlier run, each with the earlier run's time. in_order() takes this
-# time, so that pages keep their order.
-IN_PLACE_OF = {"447603ce7887843f": "2026-11-23T01:38:19Z"}
 PUBLISHED = "findings/published/*.json"
 STATES = ("supported", "refuted", "inconclusive")
 MOST_SPREAD = 10  # an interval from less than a tenth of its figure to more than ten times its figure says nothing
@@ -66,7 +63,9 @@ def run_of(record):
     if record["schema"] == "samples/1":
         return record["run"], record["experiment"], "", ""
     if record["schema"] == "run/1":
-        return record["run"]["id"], record["experiment"], record["run"]["device"], record["run"]["ts"]
+        known = record["env"].get("device") or {}
+        device = f"{known['name']}, {known['units']} units" if known.get("name") else record["run"]["device"]
+        return record["run"]["id"], record["experiment"], device, record["run"]["ts"]
     if record["schema"].startswith("finding/"):
         data = record["data"]
         run = data["run"] if isinstance(data["run"], dict) else {"id": data["run"], "ts": ""}  # join_runs() adds ts
@@ -85,11 +84,11 @@ def join_runs(findings, headers):
 
 def when(path):
     """Returns the time and the device of the first record of a recorded run. Both are "" if the first line is no
-    record. A run in IN_PLACE_OF gets the time of the earlier run."""
+    record."""
     try:
         with gzip.open(path) as lines:
-            run, _, device, time = run_of(json.loads(lines.readline()))
-        return IN_PLACE_OF.get(run, time), device
+            _, _, device, time = run_of(json.loads(lines.readline()))
+        return time, device
     except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error):
         return "", ""  # load() says what is wrong with the file
 
@@ -138,9 +137,26 @@ def load(paths):
 UNSOUND = (KeyError, TypeError, IndexError, AttributeError)  # the errors that a record without a field causes
 
 
-def unsound(error):
-    """Returns the message for an error of UNSOUND that a record caused."""
-    return f"a record is not as findings/record.schema.json says ({error!r}); kb check FILE names the record"
+def said(error):
+    """Returns the message for an error that a file or a record caused."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, UNSOUND):
+        return f"a record is not as findings/record.schema.json says ({error!r}); kb check FILE names the record"
+    return str(error)
+
+
+def put(texts, check, program):
+    """Writes texts to files, by their paths, or with `check` only names the files that are not up to date. Returns the exit
+    status."""
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        if check:
+            print(f"{path.name}: not up to date; run {program}", file=sys.stderr)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(texts[path], encoding="utf-8")
+    return int(check and bool(stale))
 
 
 def recorded():
@@ -148,15 +164,40 @@ def recorded():
     return in_order(sorted((ROOT / RECORDED).glob("*/*" + COMPRESSED)))
 
 
-def kb(*words):
-    """Returns the output of the program kb with the arguments `words`."""
-    program = os.environ.get("KB", str(ROOT / "build/release/bin/kb"))
-    if not pathlib.Path(program).exists():
+def devices():
+    """Returns the names of each recorded device, by its folder; the latest name comes last."""
+    names = collections.defaultdict(dict)
+    for path in recorded():
+        names[path.parent.name][when(path)[1]] = None
+    return {folder: list(own) for folder, own in names.items() if folder != "devices"}
+
+
+def kb(*words, given=None, quiet=False):
+    """Returns the output of the program kb with the arguments `words`, and with the text `given` as its input. With `quiet`
+    its errors are not shown, and a file with bad lines is no error."""
+    program = BUILD / "bin/kb"
+    if not program.exists():
         sys.exit(f"there is no {program}; scripts/build kb makes it")
-    run = subprocess.run([program, *words], stdout=subprocess.PIPE, text=True)
-    if run.returncode:
-        sys.exit(f"kb {words[0]} finds problems in the records")
+    run = subprocess.run([program, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if quiet else None,
+                         text=True, input=given)
+    if run.returncode and not quiet:
+        sys.exit(f"kb {' '.join(words[:2])} finds problems in the records")
     return run.stdout
+
+
+def claims_of(files=()):
+    """Returns the claims of files of records, as kb pool prints them. Without files, these are the claims of the recorded
+    runs, from the file POOLED."""
+    if not files and not POOLED.exists():
+        sys.exit(f"there is no {POOLED}; scripts/build pooled makes it")
+    text = kb("pool", *files, quiet=True) if files else POOLED.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def advice(claims):
+    """Returns the advice that follows from pooled claims, by device: the objects of kb advice --json."""
+    text = kb("--json", "advice", "-", given="".join(json.dumps(claim) + "\n" for claim in claims)) if claims else ""
+    return {each["device"]: each for each in map(json.loads, filter(None, text.split("\n")))}
 
 
 def published():
@@ -164,15 +205,21 @@ def published():
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(PUBLISHED))]
 
 
-def latest(records, key):
+def latest(records, key, time=lambda record: run_of(record)[-1]):
     """Returns the latest record of each key, by the time in the record; of records with equal times, the last one. The
     order of the runs does not decide: a run may have paused while other runs measured."""
     found = {}
     for record in records:
         known = found.setdefault(key(record), record)
-        if run_of(record)[-1] >= run_of(known)[-1]:
+        if time(record) >= time(known):
             found[key(record)] = record
     return found
+
+
+def latest_claims(claims):
+    """Returns the pooled claims. If a claim's definition changed, only the latest definition counts."""
+    return list(latest(claims, lambda claim: tuple(claim[key] for key in ("experiment", "hypothesis", "device", "subject")),
+                       lambda claim: claim["ts"]).values())
 
 
 def latest_findings(findings):
@@ -189,20 +236,17 @@ def with_one_unit(text):
     return re.sub(r"\b1 units\b", "1 unit", text)
 
 
-def pooled(findings):
-    """Yields the latest finding of each claim. The finding gets title, verdict, estimate, advice and confidence from
-    findings/pooled.jsonl, where they follow from all runs of the claim. `advised` says whether an advice may be given;
-    an advice that may not be given is empty. `runs` has the ids of the pooled runs. A finding that pooled.jsonl does
-    not have gets only `runs`, with its own run."""
-    claims = {claim["latest"]: claim for claim in map(json.loads, (ROOT / POOLED).read_text(encoding="utf-8").splitlines())}
+def pooled(findings, claims):
+    """Yields the latest finding of each claim, with the title, verdict, estimate and confidence of the pooled claim of which
+    it is the latest finding. `runs` has the ids of the pooled runs. Another finding gets only `runs`, with its own run."""
+    by_latest = {claim["latest"]: claim for claim in claims}
     run_ids = {finding["id"]: run_of(finding)[0] for finding in findings}
     for finding in latest_findings(findings):
-        claim = claims.get(finding["id"])
+        claim = by_latest.get(finding["id"])
         finding = finding | {"runs": {run_ids[each] for each in (claim["findings"] if claim else [finding["id"]])}}
         if claim:
-            finding |= {"title": claim["title"], "confidence": claim["confidence"], "advised": claim["advised"]}
-            finding["data"] = finding["data"] | {"verdict": claim["verdict"], "estimate": claim["estimate"],
-                                                 "advice": claim["advice"] if claim["advised"] else ""}
+            finding |= {"title": claim["title"], "confidence": claim["confidence"]}
+            finding["data"] = finding["data"] | {"verdict": claim["verdict"], "estimate": claim["estimate"]}
         yield finding
 
 
@@ -249,25 +293,13 @@ def environments(findings):
     return {device: finding["data"]["env"] for device, finding in latest(own, lambda each: each["data"]["device"]).items()}
 
 
-def published_value(claim):
-    return f"{claim['value']} {claim['unit']}".strip()
-
-
-def by_claim(findings):
-    """Returns the findings of each claim by (experiment, hypothesis), in the order of the first finding of each
-    claim."""
-    claims = {}
-    for finding in findings:
-        claims.setdefault((finding["data"]["experiment"], finding["data"]["hypothesis"]["id"]), []).append(finding)
-    return claims
-
-
-def states(findings):
-    """Returns a text that says how often each verdict occurs, such as "supported 3, refuted 1". If all findings have
-    the same verdict, the text is the verdict alone."""
-    found = [finding["data"]["verdict"]["state"] for finding in findings]
-    count = {state: found.count(state) for state in STATES if state in found}
-    return next(iter(count)) if len(count) == 1 else ", ".join(f"{state} {n}" for state, n in count.items())
+def varying(cases, without=()):
+    """Returns the axes with more than one value in these cases."""
+    values = collections.defaultdict(set)
+    for case in cases:
+        for axis, value in case.items():
+            values[axis].add(value)
+    return [axis for axis in values if len(values[axis]) > 1 and axis not in without]
 
 
 def digits(value):
@@ -281,56 +313,19 @@ def span(values):
     return first if first == last else f"{first} to {last}"
 
 
-def figures(findings):
-    return span([finding["data"]["estimate"]["value"] for finding in findings])
+def figure_text(estimates):
+    """Returns the lowest and the highest figure, and in brackets the interval in which the next run's figures are
+    expected."""
+    exact = all(estimate["scale"] == "exact" for estimate in estimates)
+    return f"{span([estimate['value'] for estimate in estimates])} [{'exact' if exact else next_text(*estimates)}]"
 
 
-def measured_by(finding):
-    """Returns a value that findings of an experiment share if they judge the same cases of the same run. measured_by()
-    of common/records/finding.h has the same rule."""
-    data = finding["data"]
-    cases = [json.dumps(case, sort_keys=True) for case in data.get("cases", ())]
-    return data["experiment"], run_of(finding)[0], *sorted(set(cases or data["measurements"]))
-
-
-def doubts(findings):
-    """Returns, for each verdict that is decided and not exact, the value 1 - confidence. The values are in lists, by
-    measured_by() of the findings. They are fractions: a sum of floats depends on the version of Python, and so would a
-    printed sum that lies halfway between two tenths."""
-    found = collections.defaultdict(list)
-    for finding in findings:
-        if finding["data"]["verdict"]["state"] != "inconclusive" and not is_exact(finding):
-            found[measured_by(finding)].append(1 - fractions.Fraction(repr(finding["confidence"])))
-    return found
-
-
-def expected_wrong(findings):
-    """Returns the expected number of wrong verdicts, where each measurement counts once. A measurement adds the mean
-    doubt of the verdicts that judge it."""
-    return sum(map(statistics.mean, doubts(findings).values()))
-
-
-def expected_wrong_text(findings):
-    return f"{float(round(expected_wrong(findings), 1)):.1f}"  # a fraction cannot be formatted before Python 3.12
-
-
-def wrong_text(findings):
-    """Returns the line with expected_wrong() for a page."""
-    found = doubts(findings)
-    if not found:
+def wrong_text(device):
+    """Returns the line that says how many verdicts may be wrong, from an object of advice()."""
+    if not device or not device["decided"]:
         return "No verdict is decided."
-    return (f"{sum(map(len, found.values()))} verdicts, from {len(found)} measurements, are decided; of these verdicts, "
-            f"{expected_wrong_text(findings)} are expected to be wrong in the next run.")
-
-
-def is_exact(finding):
-    """Returns whether the finding has a verdict about an exact figure, such as a count."""
-    data = finding["data"]
-    return data["estimate"]["scale"] == "exact" and data["verdict"]["state"] != "inconclusive"
-
-
-def confidence_text(finding):
-    return "exact" if is_exact(finding) else f"{finding['confidence']:.2g}"
+    return (f"{device['decided']} verdicts, from {device['measurements']} measurements, are decided; of these verdicts, "
+            f"{device['wrong']:.1f} are expected to be wrong in the next run.")
 
 
 def next_text(*estimates):
@@ -350,24 +345,9 @@ def next_text(*estimates):
     return f"{digits(min(low for low, _ in told))} to {digits(max(high for _, high in told))}{count}"
 
 
-def holds_if(finding):
-    return f"{finding['data']['hypothesis']['op']} {finding['data']['hypothesis']['threshold']:g}"
-
-
-def differing(findings):
-    """Returns the axes in which the subjects of findings differ."""
-    values = {}
-    for finding in findings:
-        for word in finding["data"]["subject"].split():
-            axis, _, value = word.partition("=")
-            values.setdefault(axis, set()).add(value)
-    return [axis for axis in values if len(values[axis]) > 1]
-
-
-def subject(finding, axes):
-    """Returns the part of a finding's subject that has these axes."""
-    words = dict(word.split("=", 1) for word in finding["data"]["subject"].split() if "=" in word)
-    return " ".join(f"{axis}={words[axis]}" for axis in axes if axis in words)
+def holds_if(claim):
+    """Returns when a claim holds, such as "<= 1.05", from a hypothesis or a line of advice()."""
+    return f"{claim['op']} {claim['threshold']:g}"
 
 
 def table(heads, rows):

@@ -7,15 +7,14 @@ script reads findings.jsonl, measurements.jsonl and peers*.json in the current f
 """
 
 import collections
+import itertools
 import json
-import math
 import pathlib
 import re
 import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))  # with $PYTHONSAFEPATH it is not there
-import advice  # noqa: E402
 import records as rec  # noqa: E402
 import tuning  # noqa: E402
 from charts import chart, escaped, grid, ranges, table  # noqa: E402
@@ -26,22 +25,12 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 HERE = ("findings.jsonl", "measurements.jsonl", "peers*.json")  # in the current folder; read if no FILE is named
 LENGTH = ("q_len", "kv_len", "batch")
 CEILINGS = ("copy_gbps", "f32_tflops", "f16_tflops", "bf16_tflops", "tf32_tflops")
-COSTS = ("Layout", "Calls of score functions", "Key/value cache", "Modifiers, RoPE and grouped heads",
-         "Calls from a framework")  # the questions of advice.py whose claims compare a case with and without a feature
 # Fields of a file of scripts/peers that the caption of its table leaves out.
 LONG = {"device", "window", "source", "command"}
+LEAST = 3  # the smallest number of lengths in a line of a chart
 MOST_LINES = 6  # the largest number of lines in a chart; report.css has this number of colours
 MOST_OPEN = 16  # the first questions are unfolded, as long as they have together at most this number of advices
 SPLIT = ("dtype", "head_dim", "causal", "generator", "function", "kernel")  # axes that divide a chart, in order
-
-
-def varying(cases, without=()):
-    """Returns the axes with more than one value in these cases."""
-    values = collections.defaultdict(set)
-    for case in cases:
-        for axis, value in case.items():
-            values[axis].add(value)
-    return [axis for axis in values if len(values[axis]) > 1 and axis not in without]
 
 
 def label(case, axes):
@@ -83,11 +72,12 @@ class Records:
 
     def finding(self, record):
         data, estimate = record["data"], record["data"]["estimate"]
-        claim = *(data["hypothesis"][key] for key in ("id", "text", "metric")), rec.holds_if(record)
+        claim = *(data["hypothesis"][key] for key in ("id", "text", "metric")), rec.holds_if(data["hypothesis"])
+        is_exact = estimate["scale"] == "exact" and data["verdict"]["state"] != "inconclusive"
         pairs = [word.partition("=")[::2] for word in data["subject"].split()]
         return [*self.common(record, data["experiment"], data["device"], pairs), data["verdict"]["state"],
                 self.place("claims", claim), record["title"], float(rec.digits(estimate["value"])),
-                rec.next_text(estimate), rec.confidence_text(record)]
+                rec.next_text(estimate), "exact" if is_exact else f"{record['confidence']:.2g}"]
 
     def measurement(self, record):
         time, rate, check, pipeline = (rec.time_of(record, rec.scopes_of(record)), rec.rate(record), record["check"],
@@ -106,7 +96,7 @@ class Records:
         for record in self.measurements:
             cases[record["experiment"]].append(record["case"])
         return {"records": rows, "findings": len(self.findings), "off": rec.MODIFIERS,
-                "varying": {experiment: varying(own) for experiment, own in cases.items()},
+                "varying": {experiment: rec.varying(own) for experiment, own in cases.items()},
                 **{name: list(values) for name, values in self.tables.items()}}
 
 
@@ -114,7 +104,7 @@ def divided(lines):
     """Divides lines into charts of at most MOST_LINES lines. A line is a list of records. Yields (axes that name a
     line, values of the axes that name the chart, lines)."""
     def divide(some, title):
-        own = varying([cells[0]["case"] for cells in some], (*LENGTH, *tuning.TILE, "variants"))
+        own = rec.varying([cells[0]["case"] for cells in some], (*LENGTH, *tuning.TILE, "variants"))
         if len(some) <= MOST_LINES or not own:
             for i in range(0, len(some), MOST_LINES):
                 yield own, title, some[i:i + MOST_LINES]
@@ -126,89 +116,38 @@ def divided(lines):
     return divide(lines, {}) if lines else ()
 
 
-def charts_over(page, records, axis, least, titles, values_of, rules_of=lambda lines: (), **options):
-    """Returns charts for each experiment over one axis. For each value of the axis, a line has the record with the
-    highest rate of all tiles and sizes of the problem (LENGTH). A line with fewer than `least` values is left out.
-    values_of() gives (value, low, high) of a record. rules_of() takes a chart's lines, and gives the dashed lines across
-    the chart. `titles` are the titles of the axes."""
-    found = collections.defaultdict(lambda: collections.defaultdict(dict))
-    for record in records:
-        line = found[record["experiment"]][rec.case_key(record["case"], (axis, *LENGTH, *tuning.TILE))]
-        at = record["case"][axis]
-        line[at] = max(line.get(at, record), record, key=lambda cell: rec.rate(cell) or (0,))
-    charts = []
-    for experiment, lines in found.items():
-        lines = [[line[at] for at in sorted(line)] for line in lines.values() if len(line) >= least]
-        for axes, title, some in divided(lines):
-            drawn = [(label(cells[0]["case"], axes or ("variant", "task", "dtype", "head_dim", "causal")),
-                      [(cell["case"][axis], *values_of(cell), page.of(cell)) for cell in cells]) for cells in some]
-            charts.append(chart(f"{experiment} {label(title, title)}", *titles, drawn, rules_of(some), **options))
-    return grid(charts)
-
-
-def marked(line):
-    """Returns the markup of a line of Markdown: bold words, ids of records as links, code."""
-    line = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escaped(line))
-    return re.sub(r"`([^`]+)`", lambda found: f"<a href=#r-{found[1]}>{found[1]}</a>"
-                  if re.fullmatch("[0-9a-f]{16}", found[1]) else f"<code>{found[1]}</code>", line)
-
-
 # ---- the sections of a device: functions that return markup, or ""
 
-def words(values):
-    return " ".join(map(str, values))
-
-
-def lengths_text(entry):
-    first, last = entry["q_len_min"], entry["q_len_max"]
-    if not last:
-        return "all" if first == 1 else f"from {first}"
-    return f"up to {last}" if first == 1 else f"{first} to {last}"
-
-
 def choices(page, measurements):
-    """Returns tables of the choices to take: tiles of attention and forms of linear attention, both as in findings/tuning,
-    and other choices."""
+    """Returns the tables of the best choices."""
     parts = []
-    for caption, entries, name in (
-            ("Tiles (Br x Bc): the best of all tiles that one run compared", tuning.best_tiles, tuning.tile_of),
-            ("Linear attention: the fastest form (variant, scan, chunk)", tuning.best_forms, tuning.form_of)):
-        rows = []
-        tuned = tuning.tuning({"": entries(measurements)}, {})["devices"][""]
-        for dtype, head_dim, entry in ((dtype, head_dim, entry) for dtype, dims in tuned.items()
-                                       for head_dim, found in dims.items() for entry in found):
-            case = {"causal": entry["causal"], **entry.get("modifiers", {})}
-            if not entry.get("default"):
-                ties = ", ".join(entry["tied"]) or f"none of {entry['tiles_compared'] - 1}"
-                rows.append((page.number[entry["measurement"]], (
-                    f"{dtype}, head_dim {head_dim}", label(case, case), lengths_text(entry),
-                    [f"<b>{escaped(name(entry['params']))}</b>"], ties, f"{entry['tflops']:.3g}")))
-        parts += [table(caption, ("for", "mask", "length", "take", "as good", "TFLOPS"), rows)] if rows else []
-    others = tuning.best_choices(measurements)
-    for experiment, (axes, _) in tuning.CHOICES.items():
-        own = [entry for entry in others if entry["experiment"] == experiment]
-        named = varying([entry["case"] for entry in own])
-        rows = [(page.number[entry["measurement"]], (
-            label(entry["case"], named) or experiment, [f"<b>{escaped(words(entry['params'].values()))}</b>"],
-            ", ".join(map(words, entry["as_good"])) or "none", rec.digits(1e6 * entry["time_s"]))) for entry in own]
-        caption = f"{', '.join(axes)}: the fastest, and those within {round(100 * (tuning.AS_GOOD - 1))} % of its time"
-        parts += [table(caption, ("for", "take", "as good", "us"), rows)] if rows else []
+    for title, note, heads, rows in tuning.tables(*(best(measurements) for best in (
+            tuning.best_tiles, tuning.best_forms, tuning.best_choices))):
+        take = heads.index("take")
+        cells = [(page.number[row[-1]], (*row[:take], [f"<b>{escaped(row[take])}</b>"], *row[take + 1:-1])) for row in rows]
+        parts.append(table(f"{title}. {note.replace('*', '')}", heads, cells))
     return "".join(parts)
 
 
-def recommendations(page, findings, measurements):
+def recommendations(page, advice, measurements):
+    """Returns the choices to take, and the lines of kb advice by topic. A line has the advice; it unfolds to the figure, with
+    the interval in which the next run's figures are expected, and a link to a finding."""
     topics, count = [], 0
-    found = advice.recommendations(findings, lambda item: (advice.short(item), advice.line(item)))
-    for topic, items in found.items():
-        count += len(items)
-        lines = "".join(f"<details><summary>{marked(short)}</summary>{marked(line)}</details>" for short, line in items)
-        topics.append(f"<details{' open' * (count <= MOST_OPEN)}><summary><h4>{escaped(topic)}</h4> {len(items)}"
-                      f"</summary>{lines}</details>")
-    if doubtful := advice.undecided(findings):
-        claims = "; ".join(f"{claim} in {some} cases" for _, claim, some, *_ in doubtful)
+    for topic, own in itertools.groupby(advice.get("advised", []), lambda line: line["topic"]):
+        lines = []
+        for line in own:
+            figure = rec.figure_text([page.findings[page.number[each]]["data"]["estimate"] for each in line["ids"]])
+            lines.append(f"<details><summary><b>{escaped(line['advice'].removesuffix('.'))}</b> {escaped(line['where'])}</summary>"
+                         f"{escaped(line['metric'])} = {escaped(figure)} (<code>{escaped(line['hypothesis'])}</code>, "
+                         f"<a href=#r-{line['id']}>{line['id']}</a>)</details>")
+        count += len(lines)
+        topics.append(f"<details{' open' * (count <= MOST_OPEN)}><summary><h4>{escaped(topic)}</h4> {len(lines)}"
+                      f"</summary>{''.join(lines)}</details>")
+    if doubtful := advice.get("undecided"):
+        claims = "; ".join(f"<code>{escaped(line['hypothesis'])}</code> in {line['cases']} of {line['of']} cases" for line in doubtful)
         topics.append(f"<details><summary><h4>Undecided</h4> {len(doubtful)}</summary>The noise is too great for a "
-                      f"verdict or an advice about: {marked(claims)}.</details>")
-    wrong = f"<p>{escaped(rec.wrong_text(findings))}</p>" if findings else ""
+                      f"verdict or an advice about: {claims}.</details>")
+    wrong = f"<p>{escaped(rec.wrong_text(advice))}</p>" if advice else ""
     return choices(page, measurements) + wrong + f"<div class=advice>{''.join(topics)}</div>" * bool(topics)
 
 
@@ -220,7 +159,7 @@ def tile_maps(page, measurements):
     maps = [cells for cells in found.values()
             if all(len({cell["case"][axis] for cell in cells if rec.rate(cell)}) > 1 for axis in tuning.TILE)
             and sum(rec.rate(cell) is not None for cell in cells) > 3]
-    axes = varying([cells[0]["case"] for cells in maps], tuning.TILE)
+    axes = rec.varying([cells[0]["case"] for cells in maps], tuning.TILE)
     parts = []
     for cells in maps:
         place = {tuning.tile_of(cell["case"]): cell for cell in cells}
@@ -259,14 +198,24 @@ def arithmetic_ceiling(ceilings, dtype):
 
 
 def rates_by_length(page, measurements, ceilings):
-    square = [record for record in measurements if rec.rate(record) and record["case"].get("q_len")
-              and record["case"]["q_len"] == record["case"].get("kv_len")]
-
-    def rules(lines):
-        dtypes = dict.fromkeys(cells[0]["dtype"] for cells in lines)
-        return [(f"{dtype} ceiling", top) for dtype in dtypes if (top := arithmetic_ceiling(ceilings, dtype))]
-
-    return charts_over(page, square, "q_len", 3, ("q_len = kv_len", "TFLOPS"), rec.rate, rules)
+    """Returns charts of the rate over the length for each experiment. For each length, a line has the record with the highest
+    rate of all tiles and sizes of the problem (LENGTH). A line with fewer than LEAST lengths is left out."""
+    found = collections.defaultdict(lambda: collections.defaultdict(dict))
+    for record in measurements:
+        at = record["case"].get("q_len")
+        if rec.rate(record) and at and at == record["case"].get("kv_len"):
+            line = found[record["experiment"]][rec.case_key(record["case"], (*LENGTH, *tuning.TILE))]
+            line[at] = max(line.get(at, record), record, key=lambda cell: rec.rate(cell)[0])
+    charts = []
+    for experiment, lines in found.items():
+        lines = [[line[at] for at in sorted(line)] for line in lines.values() if len(line) >= LEAST]
+        for axes, title, some in divided(lines):
+            drawn = [(label(cells[0]["case"], axes or ("variant", "task", "dtype", "head_dim", "causal")),
+                      [(cell["case"]["q_len"], *rec.rate(cell), page.of(cell)) for cell in cells]) for cells in some]
+            dtypes = dict.fromkeys(cells[0]["dtype"] for cells in some)
+            rules = [(f"{dtype} ceiling", top) for dtype in dtypes if (top := arithmetic_ceiling(ceilings, dtype))]
+            charts.append(chart(f"{experiment} {label(title, title)}", "q_len = kv_len", "TFLOPS", drawn, rules))
+    return grid(charts)
 
 
 def peers(results):
@@ -292,82 +241,16 @@ def peers(results):
             if all(low < high for _, low, high, _ in own):  # else some ratio has no interval, and nothing is counted
                 said += (f"; faster on {sum(low > 1 for _, low, *_ in own)} of {len(own)}, slower on "
                          f"{sum(high < 1 for _, _, high, _ in own)}")
-            rows.append((None, side, min(values), statistics.median(values), max(values), said))
-            every += [(None, f"{side}: {shape}", low, value, high, f"{value:.2f} [{low:.2f}, {high:.2f}]" if low < high
+            rows.append((side, min(values), statistics.median(values), max(values), said))
+            every += [(f"{side}: {shape}", low, value, high, f"{value:.2f} [{low:.2f}, {high:.2f}]" if low < high
                        else f"{value:.2f}") for value, low, high, shape in own]
         heads = "other program", "lowest, median, highest", "speed of ours / speed of the other"
         versions = ", ".join(f"{key} {value}" for key, value in about.items() if value and key not in LONG)
         if rows:
-            shapes = ranges(name, ("other program and shape", "figure and interval", heads[2]), every, 1, len(every))
-            parts.append(ranges(f"{name}: {versions}", heads, rows, 1)
+            shapes = ranges(name, ("other program and shape", "figure and interval", heads[2]), every)
+            parts.append(ranges(f"{name}: {versions}", heads, rows)
                          + f"<details><summary>{len(every)} rows</summary>{shapes}</details>")
     return "".join(parts)
-
-
-def costs_of_features(page, findings):
-    """Returns a table of the claims about what a feature costs."""
-    rows = []
-    for topic, own in advice.claims_in_order(findings):
-        claim, key = own[-1]["data"]["hypothesis"], advice.key_of(own[0])
-        own = [finding for finding in own if finding["data"]["estimate"]["value"] > 0]
-        if topic in COSTS and own and claim["metric"].startswith("time ") and key not in advice.NO_ADVICE:
-            values = [finding["data"]["estimate"]["value"] for finding in own]
-            rows.append((page.of(advice.extreme(own)), f"{key.replace('/', ' ')}: {claim['metric']}", min(values),
-                         statistics.median(values), max(values),
-                         f"{rec.span(values)} in {len(own)} case{'s' * (len(own) > 1)}"))
-    rows.sort(key=lambda row: -abs(math.log(row[3])))
-    return ranges("Figures of the claims about costs, the farthest from 1 first. At 1 both sides take the same time.", (
-        "claim", "lowest, median, highest", "figure"), rows, 1)
-
-
-def costs_of_calls(page, measurements):
-    """Returns charts of the cost of calling a function, against the function's work."""
-    found = collections.defaultdict(lambda: collections.defaultdict(dict))
-    for record in measurements:
-        case = record["case"]
-        if record["status"] == "ok" and case.get("function") == "chain" and rec.time_of(record):
-            line = found[rec.case_key(case, ("form", "grain", "work"))][case["form"], case["grain"]]
-            line[case["work"]] = record
-    charts = []
-    shapes = [next(iter(next(iter(lines.values())).values()))["case"] for lines in found.values()]
-    axes = ("dtype", "head_dim", *varying(shapes, ("form", "grain", "work")))
-    for shape, lines in zip(shapes, found.values()):
-        baseline = lines.pop(("monolithic", "element"), {})
-        drawn = []
-        for (form, grain), cells in lines.items():
-            points = []
-            for work in (work for work in sorted(cells) if work in baseline and work > 0):
-                with_call, without = rec.time_of(cells[work]), rec.time_of(baseline[work])
-                ratios = [with_call[a] / without[b] for a, b in (("median_s", "median_s"), ("ci_lo_s", "ci_hi_s"),
-                                                                 ("ci_hi_s", "ci_lo_s"))]
-                points.append((work, *ratios, page.of(cells[work])))
-            drawn += [(f"{form} by {grain}", points)] if points else []
-        for i in range(0, len(drawn), MOST_LINES):
-            charts.append(chart(f"A call: {label(shape, axes)}", "multiply-adds of the function",
-                                "time / time with the text in place", drawn[i:i + MOST_LINES], [("1.01", 1.01)]))
-    return grid(charts)
-
-
-def compile_costs(page, measurements):
-    """Returns the markup that shows the time to compile a pipeline by variant, and the time to get many variants."""
-    pipelines = collections.defaultdict(dict)
-    for record in measurements:
-        if record["pipeline"] and record["pipeline"]["compile_s"]:
-            kind = f"{record['experiment']} {record['case'].get('variant') or record['case'].get('generator') or ''}"
-            pipelines[kind][record["pipeline"]["key"]] = record
-    rows = []
-    for kind, own in pipelines.items():
-        own = sorted(own.values(), key=lambda record: record["pipeline"]["compile_s"])
-        values = [1e3 * record["pipeline"]["compile_s"] for record in own]
-        rows.append((page.of(own[-1]), kind, values[0], statistics.median(values), values[-1],
-                     f"{statistics.median(values):.0f} ms, {rec.span(values)} ms of {len(own)}"))
-    rows.sort(key=lambda row: -row[3])
-    several = [record for record in measurements
-               if record["status"] == "ok" and rec.time_of(record) and record["case"].get("variants", 0) > 0]
-    return ranges("Time to compile one pipeline, the slowest first",
-                  ("experiment and variant", "lowest, median, highest", "median, range"), rows) + charts_over(
-        page, several, "variants", 2, ("variants", "ms for all variants"),
-        lambda cell: [1e3 * rec.time_of(cell)[key] for key in ("median_s", "ci_lo_s", "ci_hi_s")], log=True)
 
 
 def device_rows(environments, latest):
@@ -389,26 +272,23 @@ SECTIONS = {
                       "matrix products alone on the same device.",
     "Peers": "Other programs on the same shapes, timed in turns. If a ratio is above 1, our kernel is faster. If an "
              "interval contains 1, neither side counts as faster. If a ratio of a program has no interval, nothing is "
-             "counted for this program.",
-    "Overheads": "What a feature costs.",
-    "Compile cost": "The time until a kernel is ready."}
+             "counted for this program."}
 TABLES = {"Verdicts": ("findings", ("verdict", "claim", "finding", "figure", "next run", "holds if", "confidence")),
           "Measurements": ("measurements", ("experiment", "case", "status", "median us", "\u00b1 %", "TFLOPS",
                                             "% of ceiling"))}
 
 
-def sections_of(page, device, environments, compared):
+def sections_of(page, device, environments, advice, compared):
     """Returns the markup of each of SECTIONS for one device, in order."""
-    findings = [finding for finding in page.findings if finding["data"]["device"] == device]
     measurements = [record for record in page.measurements if record["device"] == device]
     ceilings = environments.get(device, {}).get("ceilings") or {}
-    return (recommendations(page, findings, measurements), tile_maps(page, measurements),
-            rates_by_length(page, measurements, ceilings), peers(compared.get(device, [])),
-            costs_of_features(page, findings) + costs_of_calls(page, measurements), compile_costs(page, measurements))
+    return (recommendations(page, advice, measurements), tile_maps(page, measurements),
+            rates_by_length(page, measurements, ceilings), peers(compared.get(device, [])))
 
 
-def page_html(findings, measurements, compared, sources, problems):
-    """Returns the page. `compared` has for each device the results of scripts/peers, each with its name."""
+def page_html(findings, measurements, advice, compared, sources, problems):
+    """Returns the page. For each device `advice` has the object of kb advice, and `compared` the results of scripts/peers,
+    each with its name."""
     environments = rec.environments(findings)
     latest = {device: max(rec.run_of(finding)[-1] for finding in findings if finding["data"]["device"] == device)
               for device in environments}
@@ -417,7 +297,7 @@ def page_html(findings, measurements, compared, sources, problems):
     page = Records(findings, measurements, list(dict.fromkeys(devices)))
     blocks = collections.defaultdict(list)
     for i, device in enumerate(page.devices):
-        for title, text in zip(SECTIONS, sections_of(page, device, environments, compared)):
+        for title, text in zip(SECTIONS, sections_of(page, device, environments, advice.get(device, {}), compared)):
             if text:
                 blocks[title].append(f"<div data-device={i}><h3>{escaped(device)}</h3>{text}</div>")
     shown = [title for title in SECTIONS if title in blocks]
@@ -479,26 +359,24 @@ def main():
         files = options.files or here or [*rec.recorded(), *sorted((rec.ROOT / rec.RECORDED).glob("*/peers_*.json"))]
         if options.out.exists() and any(path.exists() and path.samefile(options.out) for path in files):
             raise Refused(f"--out {options.out} is one of the files to read; name another file")
-        findings, measurements, problems = rec.load([path for path in files if path.suffix != ".json"])
+        own = [path for path in files if path.suffix != ".json"]
+        findings, measurements, problems = rec.load(own)
         results = [(path, pages.read(path)) for path in files if path.suffix == ".json"]
         if not findings and not measurements and not results:
             raise Refused(f"{', '.join(map(str, files))}: no records; name files of an experiment"
                           + (f" ({problems[0]})" if problems else ""))
-        findings, measurements = list(rec.pooled(findings)), rec.latest_measurements(measurements)
+        # Without kb the page has no advice, and each claim the figure of its latest run.
+        has_kb = (rec.BUILD / "bin/kb").exists()
+        claims = rec.claims_of(own if options.files or here else ()) if own and has_kb else []
+        findings, measurements = list(rec.pooled(findings, claims)), rec.latest_measurements(measurements)
         devices = dict.fromkeys(record["device"] for record in measurements)
         compared = collections.defaultdict(list)
         for path, result in results:
             compared[device_of(path, result["about"], devices)].append((path.stem, result))
-        text = page_html(findings, measurements, compared, dict.fromkeys(map(name_of, files)), problems)
+        text = page_html(findings, measurements, rec.advice(claims), compared, dict.fromkeys(map(name_of, files)), problems)
         options.out.write_text(rec.with_one_unit(text), encoding="utf-8")
-    except OSError as error:
-        print(f"report: {error.filename or options.out}: {error.strerror}", file=sys.stderr)
-        return 2
-    except rec.UNSOUND as error:
-        print(f"report: {rec.unsound(error)}", file=sys.stderr)
-        return 2
-    except Refused as refused:
-        print(f"report: {refused}", file=sys.stderr)
+    except (OSError, Refused, *rec.UNSOUND) as error:
+        print(f"report: {rec.said(error)}", file=sys.stderr)
         return 2
     for problem in problems:
         print(f"report: {problem}", file=sys.stderr)

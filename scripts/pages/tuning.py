@@ -12,8 +12,7 @@ TILE = ("block_r", "block_c")
 LINEAR = "proto6_linear"
 FORM = ("variant", "scan", "chunk")
 PLAIN_FORM = {"normalised": 0, "feature": "identity", "layout": "bhsd", "lengths": "equal", "state": 0, "segments": 0}
-# Experiments with choices other than tiles: the axes of the choice, and values that mean that there is no choice.
-CHOICES = {"proto3_paged": (("page_size",), {"page_size": 0})}
+PAGED, PAGES = "proto3_paged", ("page_size",)  # the experiment with another choice, and its axes; page_size 0: no pages
 AS_GOOD = 1.03  # a choice is as good as the fastest choice if its time is at most this multiple of the fastest choice's time
 
 
@@ -106,32 +105,63 @@ def best_forms(measurements):
 
 
 def best_choices(measurements):
-    """Returns a list of tuning entries. Each case in which three or more choices were compared in turn has an entry,
-    with the fastest choice and the choices that are as good."""
+    """Returns a list of tuning entries. Each case in which three or more page sizes were compared in turn has an entry,
+    with the fastest page size and the page sizes that are as good."""
     groups = collections.defaultdict(list)
     for record in measurements:
-        axes, none = CHOICES.get(record["experiment"], ((), {}))
-        time = rec.time_of(record, rec.scopes_of(record))
-        if axes and time and record["status"] == "ok" and not any(record["case"][axis] == off for axis, off in none.items()):
-            groups[record["experiment"], rec.case_key(record["case"], axes)].append(record)
+        if record["experiment"] == PAGED and record["status"] == "ok" and record["case"]["page_size"]:
+            if rec.time_of(record, rec.scopes_of(record)):
+                groups[rec.case_key(record["case"], PAGES)].append(record)
     entries = []
-    for (experiment, _), cells in groups.items():
-        axes = CHOICES[experiment][0]
-        cells = of_one_run(cells, lambda case: tuple(case[axis] for axis in axes))
+    for cells in groups.values():
+        cells = of_one_run(cells, lambda case: case["page_size"])
         if len(cells) < 3:
             continue
-        times = [rec.time_of(record, rec.scopes_of(record)) for record in cells]
-        own = [(time["median_s"], record, time) for record, time in zip(cells, times)]
-        fastest, best, time = min(own, key=lambda item: item[0])
-        entries.append({"experiment": experiment, "dtype": best["case"]["dtype"], "head_dim": best["case"]["head_dim"],
-                        "case": {axis: value for axis, value in best["case"].items() if axis not in axes},
-                        "params": {axis: best["case"][axis] for axis in axes},
-                        "time_s": fastest, "ci_lo_s": time["ci_lo_s"], "ci_hi_s": time["ci_hi_s"], "scope": time["scope"],
+        own = [(rec.time_of(record, rec.scopes_of(record)), record) for record in cells]
+        time, best = min(own, key=lambda item: item[0]["median_s"])
+        entries.append({"experiment": PAGED, "dtype": best["case"]["dtype"], "head_dim": best["case"]["head_dim"],
+                        "case": {axis: value for axis, value in best["case"].items() if axis not in PAGES},
+                        "params": {axis: best["case"][axis] for axis in PAGES},
+                        "time_s": time["median_s"], "ci_lo_s": time["ci_lo_s"], "ci_hi_s": time["ci_hi_s"], "scope": time["scope"],
                         "choices_compared": len(own),
-                        "as_good": sorted(([record["case"][axis] for axis in axes] for seconds, record, _ in own
-                                           if record is not best and seconds <= AS_GOOD * fastest), key=str),
+                        "as_good": sorted(([record["case"][axis] for axis in PAGES] for other, record in own
+                                           if record is not best and other["median_s"] <= AS_GOOD * time["median_s"]), key=str),
                         "measurement": best["id"]})
     return entries
+
+
+def tables(tiles, forms, choices):
+    """Returns the tables of the best choices, for pages: (title, note, heads, rows). The arguments are the results of
+    best_tiles(), best_forms() and best_choices(). The cell under "take" has the best choice. A row ends with the id of its
+    measurement. An entry for which nothing was compared has no row."""
+    def shape(entry):
+        return f"{entry['dtype']} {entry['head_dim']}"
+
+    def mask(entry):
+        modifiers = (f"{axis}={value}" for axis, value in entry["modifiers"].items())
+        return " ".join(("causal" if entry["causal"] else "full", *modifiers))
+
+    rows = [(shape(entry), mask(entry), entry["q_len"], tile_of(entry["case"]),
+             f"{entry['tflops']:.4g}" + ("" if (share := entry["pct_matrix_ceiling"]) is None else f" ({share:.0f} %)"),
+             ", ".join(entry["tied"]) or f"none of {entry['tiles_compared'] - 1}", entry["measurement"])
+            for entry in tiles if entry["tiles_compared"] > 1]
+    found = [("Best tiles", "The best tile, Br x Bc, of all tiles that took turns in one run. A tile is *as good* if its interval "
+              "reaches the interval of the best tile.",
+              ("type, head_dim", "mask", "length", "take", "TFLOPS (of ceiling)", "as good"), rows)]
+    named = {"dtype", "head_dim", *rec.varying([entry["case"] for entry in choices])}
+    rows = [(" ".join(f"{axis}={value}" for axis, value in entry["case"].items() if axis in named), entry["params"]["page_size"],
+             rec.digits(1e6 * entry["time_s"]), ", ".join(str(size) for size, in entry["as_good"]) or "none", entry["measurement"])
+            for entry in choices]
+    found.append(("Best page size", "The fastest page size of all that took turns in one run, and the page sizes within "
+                  f"{round(100 * (AS_GOOD - 1))} % of its time. The time is with cold caches for memory-bound cases.",
+                  ("where", "take", "us", "as good"), rows))
+    rows = [(shape(entry), mask(entry), f"{entry['case']['batch']} x {entry['q_len']} x {entry['case']['heads']}",
+             form_of(entry["case"]), rec.digits(entry["us"]), entry["measurement"])
+            for entry in forms if entry["tiles_compared"] > 1]
+    found.append(("Best form of linear attention", "The fastest form (variant, scan and chunk) of all forms that took turns in one "
+                  "run. The time is with cold caches for memory-bound cases.",
+                  ("type, head_dim", "mask, gate", "batch x tokens x heads", "take", "us"), rows))
+    return [each for each in found if each[3]]
 
 
 def ranges(row):
