@@ -14,6 +14,7 @@ import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))  # the programs import command_line and peer_suites from there
+# The build folder, which has kb and the pooled claims.
 BUILD = pathlib.Path(os.environ.get("ATTN_BUILD", ROOT / "build/release"))
 RECORDED, CLAIMS = "findings/recorded", "findings/claims.jsonl"
 POOLED = BUILD / "findings/pooled.jsonl"  # the claims of the recorded runs; scripts/build pooled makes it

@@ -4,13 +4,14 @@ The page opens without a network. A click on a number, a bar or a point shows th
 command that measures the case again. Numbers of other programs, and of devices, have no record to show.
 FILEs hold findings and measurements (JSON lines, plain or gzip), or rows of scripts/peers (.json). Without FILE the
 script reads findings.jsonl, measurements.jsonl and peers*.json in the current folder, else the project's records.
+The advice comes from kb (scripts/build kb); without kb the page has none. The claims of the project's records are those
+that scripts/build pooled has pooled.
 """
 
 import collections
 import itertools
 import json
 import pathlib
-import re
 import statistics
 import sys
 
