@@ -1,4 +1,4 @@
-"""Random calls of the operators attn::*, of dlpack.flash and of the drop-in. Each result is compared with its
+"""Random calls of the operators attn::* and of the drop-in. Each result is compared with its
 definition in float64 (definitions.py). A call that is not allowed must give an error of one line.
 
     python/tests/run build/release/bin tests/fuzz.py torch                      # a minute, with a new seed
@@ -18,8 +18,6 @@ import math
 import os
 import pathlib
 import random
-import select
-import subprocess
 import sys
 import time
 
@@ -33,11 +31,11 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 import attn_proto
 import definitions
-from attn_proto import dlpack
 from definitions import INF, NAN, UNIT
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 from command_line import Parser, number  # noqa: E402
+from watched import follow  # noqa: E402
 
 ops = torch.ops.attn
 original = F.scaled_dot_product_attention
@@ -119,9 +117,6 @@ class Case(random.Random):
         self.generator = torch.Generator().manual_seed(self.getrandbits(60))
         self.way = self.choice((*MODES, *CHANGES, *TRACES, "autocast", "gradient")) if self.one_in(3) else "plain"
         self.rows_may_overlap = self.way not in COPIES
-        # In other ways PyTorch's own operations read the tensors before the operator does.
-        self.storages_may_end = self.way in MODES or self.way in ("parameter", "subclass")
-        self.small = False  # whether a storage ends before its tensor does
         if self.way != "plain":
             self.say(self.way)
         if self.way in ("gradient", "jvp"):
@@ -161,18 +156,6 @@ class Case(random.Random):
         self.say(scale=given)
         return given, 1 / math.sqrt(width) if given is None else given
 
-    def ending(self, name, tensor, most=None):
-        """The tensor, or, if the call must be refused for it, the tensor with a storage that ends before the tensor's
-        last element, by up to `most` bytes."""
-        if tensor.numel() and self.storages_may_end and self.spoilt(150, f"{name} beyond the end of its storage"):
-            last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-            end = (last + 1) * tensor.itemsize
-            left = end - self.randint(1, min(end, most or end))
-            tensor.untyped_storage().resize_(left)
-            self.small = True
-            self.say(f"{left} of {end} bytes of {name}")
-        return tensor
-
     def tensor(self, name, *shape, dtype, wild=6, huge=True, written=False, times=1):
         """A tensor of normally distributed numbers, `times` a factor, whose axes lie in memory in any order, with NaN
         (127 for int8) between rows, between pages and around the tensor. An axis may have stride 0 and rows may overlap,
@@ -200,11 +183,9 @@ class Case(random.Random):
             words += f" {special:.3g}"
         self.say(words)
         buffer = torch.where(used, values, NAN if dtype.is_floating_point else 127).to(dtype).to(self.device)
-        if self.spoilt(150, f"{name} without memory"):
-            return buffer.to("meta").as_strided(shape, strides, start)
         if not written:
             self.kept.append((name, buffer))
-        return self.ending(name, buffer.as_strided(shape, strides, start))
+        return buffer.as_strided(shape, strides, start)
 
     def table(self, name, value, dtype=torch.float32):
         """A dense table with the elements of `value`, in a larger buffer whose other elements are NaN, or the largest
@@ -214,13 +195,11 @@ class Case(random.Random):
             value = value.to(torch.float64 if dtype.is_floating_point else torch.int32 if dtype == torch.int64 else torch.int64)
         elif value.numel() and self.spoilt(80, f"{name} of another shape"):
             value = torch.cat([value] * 4)  # no batch is as large, so no axis of size 1 becomes a batch
-        if self.spoilt(150, f"{name} without memory"):
-            return value.contiguous().to("meta")
         before, after = self.choice(((0, 0), (0, 64), (64, 64)))
         around = NAN if value.dtype.is_floating_point else True if value.dtype == torch.bool else torch.iinfo(value.dtype).max
         buffer = torch.full((before + value.numel() + after,), around, dtype=value.dtype)
         buffer[before:before + value.numel()] = value.flatten()
-        return self.ending(name, buffer.to(self.device)[before:before + value.numel()].view(value.shape))
+        return buffer.to(self.device)[before:before + value.numel()].view(value.shape)
 
     def run(self, function, *arguments, **options):
         if self.way == "gradient":
@@ -232,7 +211,7 @@ class Case(random.Random):
         return [x.to(to) if self.way == "autocast" else x for x in tensors]
 
     def keep(self):
-        self.kept = [] if self.small else [(name, buffer, buffer.clone()) for name, buffer in self.kept]
+        self.kept = [(name, buffer, buffer.clone()) for name, buffer in self.kept]
 
     def changed(self):
         """The names of the inputs that the call has written since keep()."""
@@ -262,7 +241,7 @@ def qkv(case, dtype, batch, heads, kv_heads, rows, keys, width):
         other = case.choice([x for x in (*UNIT, torch.float64) if x != dtype])
     q, k = case.tensor("q", batch, heads, rows, width, dtype=dtype), case.tensor("k", batch, kv_heads, keys, width, dtype=other)
     v = case.tensor("v", batch, kv_heads, keys, width, dtype=dtype)
-    return q, k, v.cpu() if case.device != "cpu" and not case.small and case.spoilt(60, "a value on the host") else v
+    return q, k, v.cpu() if case.device != "cpu" and case.spoilt(60, "a value on the host") else v
 
 
 # ---- the operators. Each function in OPERATORS draws a call, and returns the call and its results' definition
@@ -374,7 +353,7 @@ def compare_with_why_not(case, tensors, options):
         ops.flash(*tensors, **options)
     except RuntimeError as error:
         said = str(error).splitlines()[0]
-    unseen = why is None and any(word in wrong for wrong in case.wrong for word in ("out of range", "storage", "without memory"))
+    unseen = why is None and any("out of range" in wrong for wrong in case.wrong)
     if not (said is None if why is None else why in (said or "")) and not unseen:
         raise AssertionError(f"attn::why_not says {why!r}, the call {said!r}")
 
@@ -391,28 +370,17 @@ def flash(case):
         spoilt = case.spoilt(15, "a soft cap out of range")
         options["soft_cap"] = case.choice((-1, 1001, 0.0005, math.inf)) if spoilt else cap
     with_lse, bshd = case.one_in(2), case.one_in(3)
-    by_dlpack = case.device == "cpu" and dtype != torch.bfloat16 and not with_lse and case.way == "plain" and case.one_in(4)
-    case.say(**options, lse=with_lse, bshd=bshd, by_dlpack=by_dlpack)
+    case.say(**options, lse=with_lse, bshd=bshd)
     tables, more = hiding_tables(case, names, batch, heads, rows, keys)
     others, added, sinks = adding_tables(case, names, batch, heads, rows, keys)
     options |= {**tables, **others, "scale": given, "bshd": bshd}
 
-    def read_only(value):
-        if isinstance(value, torch.Tensor) and not case.small:  # NumPy does not know how long a storage is
-            value = value.numpy()
-            value.flags.writeable = False
-        return value
-
     def call():
         tensors = swapped(q, k, v) if bshd else (q, k, v)
-        if by_dlpack:
-            o = dlpack.flash(*map(read_only, tensors), **{name: read_only(value) for name, value in options.items()})
-            result = [torch.as_tensor(o)]
-        else:
-            if case.way == "plain":
-                compare_with_why_not(case, tensors, options)
-            result = case.run(ops.flash_with_lse if with_lse else ops.flash, *tensors, **options)
-            result = result if with_lse else [result]
+        if case.way == "plain":
+            compare_with_why_not(case, tensors, options)
+        result = case.run(ops.flash_with_lse if with_lse else ops.flash, *tensors, **options)
+        result = result if with_lse else [result]
         return [*swapped(result[0]), *result[1:]] if bshd else result
 
     return call, lambda: definitions.attention(*case.cast(q, k, v), scale, hidden | more, cap, added, sinks)[:1 + with_lse]
@@ -425,9 +393,7 @@ def quantised(x, dtype):
 
 
 def over_cache(case, appends):
-    """A cache is contiguous or on pages. It has q's type, or a type of 8 bits. On a CPU a length or a page out of range
-    is refused. On a GPU such a length makes the sequence's rows NaN, and such a page makes the rows NaN that see an older
-    token on it."""
+    """A cache is contiguous or on pages. It has q's type, or a type of 8 bits."""
     few, eight = case.one_in(2), case.one_in(4)
     tree = few and case.one_in(4)
     dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 64 if tree else 16 if few else 60)
@@ -449,7 +415,7 @@ def over_cache(case, appends):
     else:
         wild = 0 if appends else 6
         caches = [case.tensor(name, *sizes, dtype=dtype, wild=wild, written=appends) for name in ("k_cache", "v_cache")]
-        if appends and count > 1 and caches[0].numel() and not case.small and case.spoilt(40, "a cache that is written and repeats"):
+        if appends and count > 1 and caches[0].numel() and case.spoilt(40, "a cache that is written and repeats"):
             caches[0] = caches[0][:1].expand(sizes)
     least = min(rows, capacity)
     lengths = torch.tensor([case.choice((case.randint(0, capacity), case.randint(0, least), least, capacity, capacity, 0))
@@ -457,7 +423,7 @@ def over_cache(case, appends):
     table = torch.randperm(count, generator=case.generator)[:batch * max_pages].view(batch, -1).int() if page and batch else None
     for i in range(batch if page else 0):  # pages that hold no token
         table[i, -(-lengths[i].item() // page):] = case.choice((-1, 0, 10 ** 9))
-    empty = case.one_in(2) and not case.small and all(x.stride(-2) >= width and 0 not in x.stride() and not x.is_meta for x in caches)
+    empty = case.one_in(2) and all(x.stride(-2) >= width and 0 not in x.stride() for x in caches)
     for cache in caches if empty else ():  # slots that hold no token, before the call
         holds = torch.zeros(sizes[0], sizes[2], dtype=torch.bool)
         for i, token in ((i, token) for i, length in enumerate(lengths.tolist()) for token in range(length - rows * appends)):
@@ -465,13 +431,10 @@ def over_cache(case, appends):
         bits = cache.view(torch.uint8) if eight else cache
         bits.masked_fill_(~holds.to(case.device)[:, None, :, None], NAN if not eight else 127)  # 127 is NaN as e4m3
     case.say(empty_slots_are_nan=empty)
-    lost = lost_page = False
-    if batch and case.one_in(15):
-        lost, lengths[0] = True, case.choice((-1, capacity + 1, 2 ** 31 - 1, -2 ** 31))
-    elif page and batch and lengths[0] > 0 and case.one_in(15):
-        lost, lost_page, table[0, 0] = True, True, case.choice((-1, count, 10 ** 9, -2 ** 31))
-    if lost and case.device == "cpu":
-        case.wrong.append("a length or a page out of range")
+    if batch and case.device == "cpu" and case.spoilt(15, "a length out of range"):  # a GPU does not check them
+        lengths[0] = case.choice((-1, capacity + 1, 2 ** 31 - 1, -2 ** 31))
+    elif page and batch and lengths[0] > 0 and case.device == "cpu" and case.spoilt(15, "a page out of range"):
+        table[0, 0] = case.choice((-1, count, 10 ** 9, -2 ** 31))
     if page and not batch:
         table = torch.zeros(0, max_pages)
     given, scale = case.scale(width)
@@ -509,7 +472,7 @@ def over_cache(case, appends):
         tree = torch.randint(-2 ** 63, 2 ** 63 - 1, (batch, rows), generator=case.generator)
         options["tree"] = case.table("tree", tree, torch.int64)
     case.say(cap=cap, window=window, tree=tree is not False)
-    before = [] if case.small else [x.clone() for x in caches]
+    before = [x.clone() for x in caches]
     options |= {"scale": given, "bshd": bshd, "cache_bshd": cache_bshd}
     name = ("decode_fused" if few else "prefill_fused") if appends else "paged_decode" if few else "paged_prefill"
 
@@ -520,7 +483,6 @@ def over_cache(case, appends):
 
     def right():
         seen = lengths.long()
-        seen[:lost and not lost_page] = 0
         at = seen[:, None] - rows + torch.arange(rows)
         query, *fresh = (x.cpu() for x in case.cast(q, *new, to=torch.bfloat16 if eight else dtype))
         if angles:
@@ -530,8 +492,6 @@ def over_cache(case, appends):
         stored = [x.double().cpu() for x in before]
         rounding = [torch.zeros_like(x) for x in stored]
         for i, row in ((i, row) for i in range(batch if appends else 0) for row in range(rows) if at[i, row] >= 0):
-            if i < lost_page and at[i, row] < page:
-                continue
             slot = (table[i, at[i, row] // page], at[i, row] % page) if page else (i, at[i, row])
             for cache, x, each, step in zip(stored, fresh, scales, rounding):
                 x = x[i, :, row].double()
@@ -559,14 +519,6 @@ def over_cache(case, appends):
             hidden = hidden | before_start
         more = None if slopes is None else slopes[:, None, None] * (key - own)
         result = definitions.attention(query, *dense, scale, hidden, cap, more, sinks, rotated=bool(angles))[:1]
-        if lost_page:
-            older = key[:page] < (seen[0] - rows if appends else capacity)
-            sees = (~hidden.expand(batch, -1, rows, capacity)[:1, ..., :page] & older).any(-1, keepdim=True)
-            result[0][0][:1].masked_fill_(sees, NAN)
-            result[0][1][:1].masked_fill_(~sees, INF)  # such a row may be NaN too
-        elif lost:
-            result[0][0][:1] = NAN
-            result[0][1][:1].masked_fill_((lengths[:1, None] - rows + torch.arange(rows) < 0)[:, None, :, None], INF)
         if not eight:
             rounding = [4 * UNIT[dtype] * bool(angles) * x.abs().nan_to_num(0, 0).amax(-1, keepdim=True).expand(x.shape) for x in full]
         return result + list(zip(stored, rounding)) if appends else result
@@ -663,7 +615,6 @@ def dropin(case):
     """scaled_dot_product_attention under one of PyTorch's modes. If the drop-in leaves a call to PyTorch, the result
     must be PyTorch's."""
     case.rows_may_overlap = False  # PyTorch's results then overlap too
-    may_end, case.storages_may_end = case.storages_may_end, False
     dtype, batch, heads, kv_heads, rows, keys, width = shapes(case)
     gqa = case.one_in(2)
     kv_heads = kv_heads if gqa else heads
@@ -682,12 +633,6 @@ def dropin(case):
     elif case.one_in(30):
         tensors = [x.double() if case.one_in(2) else x for x in tensors]
     way = "plain" if case.way == "gradient" else case.way
-    case.storages_may_end = may_end  # by one element: PyTorch reads all elements of a call that it gets
-    # A causal call need not read the last keys.
-    tensors = [x if causal and name != "query" else case.ending(name, x, x.itemsize)
-               for name, x in zip(("query", "key", "value"), tensors)]
-    if mask is not None and corner is None:
-        mask = case.ending("mask", mask, mask.itemsize)
     case.say(f"types {[str(x.dtype)[6:] for x in tensors]}", causal=causal, gqa=gqa, flat=flat, corner=corner and corner.__name__)
     case.wrong.clear()  # PyTorch decides which calls are refused
     options = {"attn_mask": mask, "is_causal": causal, "scale": given, "enable_gqa": gqa}
@@ -708,11 +653,7 @@ def dropin(case):
         return [got]
 
     def right():
-        if case.small:
-            return [("a refusal, because the storage is too small", None) if served else (got, None)]
         pytorch = attempt(way, original) if not served or way in TRACES else None
-        if isinstance(pytorch, torch.Tensor) and any(x.is_meta for x in (*tensors, mask) if x is not None):
-            return [(got, None)]  # PyTorch's own result then has memory that nobody writes
         if way in TRACES:  # a trace may serve other calls than a direct call, and refuse in other words
             if isinstance(got, str) and isinstance(pytorch, str) or not difference(got, pytorch, None):
                 return [(got, None)]
@@ -745,8 +686,6 @@ def difference(got, want, tolerance):
     if tolerance is None:  # PyTorch's own result, or its error
         if isinstance(got, str) or isinstance(want, str):
             same = got == want
-        elif got.is_meta or want.is_meta:
-            same = shape_of(got) == shape_of(want)
         else:
             same = got.shape == want.shape and torch.allclose(got.detach().double(), want.detach().double(), equal_nan=True)
         return "" if same else f"{str(got)[:150]!r}, but PyTorch's is {str(want)[:150]!r}"
@@ -769,9 +708,9 @@ def judge(seed, number, device, tell):
     case = Case(seed, number, device)
     name = case.choices(list(OPERATORS), WEIGHTS)[0]
     call, right = OPERATORS[name](case)
-    case.keep()
     words = f"{name}({', '.join(filter(None, case.said))})"
     tell(words)
+    case.keep()
     try:
         results = call()
         if device != "cpu":
@@ -809,40 +748,32 @@ def work(options):
         number += 1
 
 
-def lines_of(process):
-    """Yields the lines of the process until it ends; kills the process if it falls silent."""
-    while select.select([process.stdout], [], [], SILENCE)[0]:
-        if not (line := process.stdout.readline()):
-            return
-        yield line.decode().rstrip("\n")
-    process.kill()
-
-
 def watch(options):
     """Runs cases in processes. If a case ends its process, the next process begins with the next case. Returns the
     number of findings."""
     end, number, counts, findings = time.monotonic() + options.seconds, 0, collections.Counter(), 0
+    words = None  # the call that is running
 
     def report(what):
         nonlocal findings
         findings += 1
         print(f"fuzz.py --seed {options.seed} --only {number}: {what}", flush=True)
 
+    def take(line):
+        nonlocal number, words
+        if words is None:
+            words = line
+            return
+        name, found = line.split(" ", 1)
+        if found:
+            report(found)
+        counts[name], number, words = counts[name] + 1, number + 1, None
+
     while (left := end - time.monotonic()) > 0:
-        command = [sys.executable, __file__, "--seed", str(options.seed), "--first", str(number), "--seconds", str(left), "--device",
-                   options.device]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0)  # 0: for select()
-        words = None  # the call that is running
-        for line in lines_of(process):
-            if words is None:
-                words = line
-                continue
-            name, found = line.split(" ", 1)
-            if found:
-                report(found)
-            counts[name], number, words = counts[name] + 1, number + 1, None
-        if process.wait() != 0:
-            report(f"ended the process ({process.returncode}), or gave no answer in {SILENCE} s: {words}")
+        words = None
+        command = [sys.executable, __file__, "--seed", options.seed, "--first", number, "--seconds", left, "--device", options.device]
+        if why := follow(list(map(str, command)), SILENCE, take):
+            report(f"{why}: {words}")
             number += 1
     cases = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
     print(f"seed {options.seed}: {counts.total()} cases ({cases}), {findings} findings")

@@ -21,7 +21,6 @@ import inspect
 import json
 import os
 import pathlib
-import queue
 import re
 import subprocess
 import sys
@@ -33,6 +32,7 @@ sys.path[:0] = [str(TESTS.parent), str(TESTS)]  # with $PYTHONSAFEPATH it has no
 sys.path.append(str(TESTS.parents[1] / "scripts"))
 import page_tables  # noqa: E402
 from command_line import Parser  # noqa: E402
+from watched import follow  # noqa: E402
 
 AT_ONCE = min(len(os.sched_getaffinity(0)), 4)  # number of processes
 SECONDS = 240  # a process that is silent for longer counts as hanging
@@ -41,7 +41,6 @@ TOKEN_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_s
 LARGEST = 60_000_000  # parameters; a model with more is not small, and not tried
 TOLERANCE = 1e-3  # share of the largest output
 
-FAMILIES = ("llama", "qwen2", "mistral", "gemma2", "gemma3_text", "gpt_oss", "llama4_text")  # the page's first table
 # The eager attention of these models adds boolean masks to the scores. So these models are compared with the
 # implementation that transformers takes by default.
 BY_DEFAULT = ("grounding-dino", "mm-grounding-dino")
@@ -92,35 +91,32 @@ SPECIAL = {
 # ---- a small model of each type
 
 
+# The largest value of a number of a configuration, by its name. The first row that fits counts. A row with True gives this
+# value to a smaller number, too.
+RULES = (
+    (r"vocab_size|vocab_sizes|codebook_size", VOCABULARY, False),
+    (r"sliding_window|attention_chunk_size|local_attention", 8, True),
+    (r"position|n_ctx|context_length|max_length|max_seq|max_source|max_target|max_text", 512, False),
+    (r"(^|_)(topk|n|num_expert)_groups?$", 1, True),
+    (r"experts_per_tok|^top_?k|moe_top_?k|num_selected|moe_k$", 2, False),
+    (r"experts$", 4, False),
+    (r"^num_queries$", 16, False),
+    (r"^(?!.*(window|feat|conv|first|dense|every|index))(.*layers?|depth|.*num_blocks)$", 2, False),
+    (r"head_dim|head_size|d_head$|d_kv$|kv_channels|rotary_dim", 16, False),
+    (r"mamba_n_heads", 8, False),
+    (r"upsample_groups", 64, False),
+    (r"^(?=.*(kv|key)).*(heads?$|num_attention_groups)", 2, False),
+    (r"heads?$|num_attention_groups", 4, False),
+    (r"lora_rank|_rank$", 32, False),
+    (r"^(?!.*(patch|image|window|kernel|chunk|block|batch|stride|scale|bins|rate|feature_size|seq|vocab|max|sample))"
+     r".*(size|dim|width|d_model|n_embd|d_ff|units|ffn|channels|d_inner)", 64, False))
+
+
 def rule(name, value):
     """The small value for a number of a configuration."""
-    if re.search(r"vocab_size|vocab_sizes|codebook_size", name):
-        return min(value, VOCABULARY)
-    if re.search(r"sliding_window|attention_chunk_size|local_attention", name):
-        return 8
-    if re.search(r"position|n_ctx|context_length|max_length|max_seq|max_source|max_target|max_text", name):
-        return min(value, 512)
-    if re.search(r"(^|_)(topk|n|num_expert)_groups?$", name):
-        return 1
-    if re.search(r"experts_per_tok|^top_?k|moe_top_?k|num_selected|moe_k$", name):
-        return min(value, 2)
-    if re.search(r"experts$", name):
-        return min(value, 4)
-    if name == "num_queries":
-        return min(value, 16)
-    if re.search(r"layers?$|^depth$|num_blocks$", name) and not re.search(r"window|feat|conv|first|dense|every|index", name):
-        return min(value, 2)
-    if re.search(r"head_dim|head_size|d_head$|d_kv$|kv_channels|rotary_dim", name):
-        return min(value, 16)
-    if re.search(r"mamba_n_heads|upsample_groups", name):
-        return min(value, 8 if "mamba" in name else 64)
-    if re.search(r"heads?$|num_attention_groups", name):
-        return min(value, 2 if re.search("kv|key", name) else 4)
-    if re.search(r"lora_rank|_rank$", name):
-        return min(value, 32)
-    kept = r"patch|image|window|kernel|chunk|block|batch|stride|scale|bins|rate|feature_size|seq|vocab|max|sample"
-    if not re.search(kept, name) and re.search(r"size|dim|width|d_model|n_embd|d_ff|units|ffn|channels|d_inner", name):
-        return min(value, 64)
+    for pattern, most, fixed in RULES:
+        if re.search(pattern, name):
+            return most if fixed else min(value, most)
     return value
 
 
@@ -429,8 +425,7 @@ def walk(cls, kind):
     from attn_proto import transformers as support
     from transformers import AttentionInterface
 
-    result = {"kind": kind, "class": cls.__name__, "calls": 0, "reasons": {}, "same": 0,
-              "wrong": {}, "refused": {}, "skipped": {}}
+    result = {"kind": kind, "class": cls.__name__, "calls": 0, "reasons": {}, "wrong": {}, "refused": {}, "skipped": {}}
 
     def made(implementation):
         torch.manual_seed(0)
@@ -502,9 +497,6 @@ def walk(cls, kind):
         off = difference(got, want)
         if not off <= TOLERANCE:
             result["wrong"][name] = f"differs by {off:.2g}"
-        else:
-            result["same"] += 1
-            result["worst"] = max(result.get("worst", 0), off)
     result["calls"], result["reasons"] = calls, attn_proto.reasons()
     return result
 
@@ -537,35 +529,14 @@ def run_some(kinds, tell):
     as wrong if it ran with our attention, and as not tried if it ran with eager attention."""
     left = list(kinds)
     while left:
-        process = subprocess.Popen([sys.executable, __file__, "--child", *left], stdout=subprocess.PIPE,
-                                   stderr=subprocess.DEVNULL, text=True)
-        lines, now, why = queue.Queue(), {"begin": left[0], "ours": False}, None
+        now = {"begin": left[0], "ours": False}
 
-        def read(stream=process.stdout, lines=lines):
-            for text in stream:
-                lines.put(text)
-            lines.put(None)
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        while why is None:
-            try:
-                text = lines.get(timeout=SECONDS)
-            except queue.Empty:
-                process.kill()
-                why = f"no answer in {SECONDS} s"
-                break
-            if text is None:
-                why = f"the process ended with {process.wait()}" if process.wait() else ""
-            elif text.startswith("{"):
+        def take(text):
+            if text.startswith("{"):
                 found = json.loads(text)
-                if "begin" in found:
-                    now = found
-                else:
-                    tell(found)
-        reader.join()
-        process.wait()
-        if why:
+                (now.update if "begin" in found else tell)(found)
+
+        if why := follow([sys.executable, __file__, "--child", *left], SECONDS, take):
             tell({"kind": now["begin"], "class": "", **({"wrong": {"": why}} if now["ours"] else {"untried": why})})
         left = left[left.index(now["begin"]) + 1:] if why else []
 
@@ -587,7 +558,7 @@ def summary(results, version):
         return why.partition(";")[0]
 
     groups, refused, untried = (collections.defaultdict(list) for _ in range(3))
-    shares, families = {}, []
+    shares = {}
     for kind in sorted({found["kind"] for found in results}):
         own = [found for found in results if found["kind"] == kind]
         for found in own:
@@ -602,9 +573,6 @@ def summary(results, version):
             reasons = {general(why) for found in tried for why in found["reasons"]}
             groups[tuple(sorted(reasons))].append(kind)
             shares[kind] = round(100 * (calls - back) / calls)
-            if kind in FAMILIES:
-                families.append({"family": kind, "calls": calls, "served": calls - back, "for": sorted(reasons),
-                                 "worst": max(found["worst"] for found in tried)})
         elif tried:
             groups[None].append(kind)
         elif all("untried" in found for found in own):
@@ -617,7 +585,7 @@ def summary(results, version):
         return sorted(found.items(), key=lambda each: -len(each[1]))
 
     return {"types": len({found["kind"] for found in results}), "transformers": version, "agree": len(shares),
-            "families": families, "whole": listed(groups.pop((), [])), "never": listed(groups.pop(None, [])),
+            "whole": listed(groups.pop((), [])), "never": listed(groups.pop(None, [])),
             "some": [{"for": "; ".join(reasons), "types": {kind: shares[kind] for kind in own}} for reasons, own in by_size(groups)],
             "refused": [{"for": why, "types": listed(own)} for why, own in by_size(refused)],
             "untried": [{"for": why, "types": listed(own)} for why, own in sorted(untried.items())]}

@@ -16,39 +16,36 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "findings/recorded/python"
+MOST_NAMES = 8  # in a row of the table of models
 LONGEST = 139  # characters of an error's line; records of older runs hold at most 140
 PAGES = {"models": ROOT / "docs/extension.md", "reports": ROOT / "docs/reports.md"}
 
 
 def models(found):
-    """The tables of types of models, by the result of their calls."""
-    lines = ["| family | calls of attention | reach the kernels | others go to PyTorch, for | largest difference from eager attention, as a share of the largest output |",
-             "|---|---|---|---|---|"]
-    lines += [f"| {row['family']} | {row['calls']} | {row['served']} | {'; '.join(row['for'])} | {row['worst']:.0e} |"
-              for row in found.get("families", [])]
-    lines = [*lines, ""] if "families" in found else []  # an older record has none
-    lines += [f"Of {found['types']} types of models in transformers {found['transformers']}, {found['agree']} ran with attention and "
-             f"agree with eager attention. All calls of the following types reach the kernels: "
-             f"{', '.join(found['whole'])}.", "",
-             "| some calls go to PyTorch, for | types of models, and the share of calls that reach the kernels |", "|---|---|"]
-    lines += [f"| {row['for']} | {', '.join(f'{kind} {share} %' for kind, share in row['types'].items())} |"
-              for row in found["some"]]
-    lines += ["", "| refused, with one line | types of models |", "|---|---|"]
-    lines += [f"| {row['for']} | {', '.join(row['types'])} |" for row in found["refused"]]
-    lines += ["", "The following types ran and called no implementation of attention, because they have no "
-              "attention, or compute it themselves: "
-              f"{', '.join(found['never'])}.", "", "| not tried, because | types of models |", "|---|---|"]
-    lines += [f"| {row['for']} | {', '.join(row['types'])} |" for row in found["untried"]]
-    return lines
+    """The number of types of models by the result of their calls. Few types are named; the record names all."""
+    def row(types, outcome):
+        names = [f"{name} ({types[name]} %)" if isinstance(types, dict) else name for name in types]
+        return f"| {len(types)} | {outcome} | {', '.join(names) if len(names) <= MOST_NAMES else ''} |"
+
+    return [f"Of {found['types']} types of models in transformers {found['transformers']}, {found['agree']} ran with attention and agree "
+            "with eager attention. A type whose classes end differently stands in several rows. "
+            "[models.json](../findings/recorded/python/models.json) names all types.", "",
+            "| types | outcome | which (per cent: the share of calls that reach the kernels) |", "|---|---|---|",
+            row(found["whole"], "all calls of attention reach the kernels"),
+            *(row(each["types"], f"some calls go to PyTorch, for {each['for']}") for each in found["some"]),
+            *(row(each["types"], f"refused, with one line: {each['for']}") for each in found["refused"]),
+            row(found["never"], "no call of attention: the model has none, or computes it itself"),
+            *(row(each["types"], f"not tried, because {each['for']}") for each in found["untried"])]
 
 
 def words():
     """The words of each report in reports.py by its address: what the report said, and a text for each trial."""
-    tree = ast.parse((ROOT / "python/tests/reports.py").read_text(encoding="utf-8"))
-    calls = [call for function in tree.body for call in getattr(function, "decorator_list", [])
-             if isinstance(call, ast.Call) and call.func.id == "report"]
-    texts = [[ast.literal_eval(text) for text in call.args] for call in calls]
-    return {f"https://github.com/{address}": (said, tried) for address, said, *tried in texts}
+    found = {}
+    for function in ast.parse((ROOT / "python/tests/reports.py").read_text(encoding="utf-8")).body:
+        for call in getattr(function, "decorator_list", []):
+            said, *tried = (" ".join(text.split()) for text in ast.get_docstring(function).split("\n\n"))
+            found[f"https://github.com/{ast.literal_eval(call.args[0])}"] = said, tried
+    return found
 
 
 def results(now):
