@@ -35,14 +35,6 @@ FLUSH_BYTES = 256 << 20  # more than the caches of most CPUs hold
 WINDOW = ("Each launch of each side is one CUDA graph. The graph fills a buffer of twice the last-level cache, records "
           "an event, runs all kernels of the launch and records a second event. The time is the time between the two "
           "events.")
-# Recorded files of results have this text in `about.window`. A page shows WINDOW in place of this text.
-RECORDED_WINDOW = ("of every side one CUDA graph a launch: a fill of twice the last-level cache, an event, all kernels "
-                   "of the launch, an event; the time is between the events")
-
-
-def window_of(recorded):
-    """Returns the text with which a page says what is timed. `recorded` is `about.window` of a file of results."""
-    return WINDOW if recorded == RECORDED_WINDOW else recorded
 
 
 def timed_event():

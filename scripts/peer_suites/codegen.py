@@ -56,8 +56,5 @@ def table(rows, about):
     text = (f"{pages.measured(about, peers, 'codegen')} Times are in milliseconds. {pages.ratios(about)}{interval}\n\n"
             + pages.leads(about, rows, {name: f"{peer}_ratio" for peer, name in NAMES.items()}))
     cells = [[row["work"], row["head_dim"], pages.cell(row, "ours_ms", ".1f") + pages.differ(row),
-              *(pages.cell(row, f"{peer}_{key}", form) for peer in NAMES
-                for key, form in (("ms", ".1f"), ("ratio", ".2f")))]
-             for row in rows]
-    return text + pages.markdown(["attention", "head_dim", "ours",
-                                  *(head for name in NAMES.values() for head in (name, f"{name} / ours"))], cells)
+              *pages.of_peers(row, NAMES, "ms", ".1f", ".2f")] for row in rows]
+    return text + pages.markdown(["attention", "head_dim", "ours", *pages.heads(NAMES.values(), "{} / ours")], cells)

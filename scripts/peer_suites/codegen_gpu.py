@@ -77,10 +77,8 @@ def table(rows, about):
             "float64, in the order of the sides.\n\n"
             + pages.leads(about, rows, {name: f"{peer}_ratio" for peer, name in NAMES.items()}))
     cells = [[row["work"] + pages.differ(row), row["head_dim"], pages.mask_of(row), row["length"],
-              pages.microseconds(row, "ours_us"),
-              *(cell for peer in NAMES for cell in (pages.microseconds(row, f"{peer}_us"),
-                                                    pages.cell(row, f"{peer}_ratio", ".2f"))),
+              pages.microseconds(row, "ours_us"), *pages.of_peers(row, NAMES, "us", None, ".2f"),
               ", ".join(f"{row[f'{name}_error']:.4f}" for name in ("ours", *NAMES) if f"{name}_error" in row)]
              for row in rows]
-    heads = [head for name in NAMES.values() for head in (name, "theirs / ours")]
+    heads = pages.heads(NAMES.values(), "theirs / ours")
     return text + pages.markdown(["work", "head_dim", "mask", "length", "ours", *heads, "errors"], cells)

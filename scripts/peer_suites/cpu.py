@@ -77,8 +77,7 @@ def table(rows, about):
     text = (f"{pages.measured(about, peers, 'cpu')} Rates are in GFLOP/s. {pages.ratios(about)}{ends}\n\n"
             + pages.leads(about, rows, {name: f"{side}_ratio" for side, name in NAMES.items()}))
     cells = [[row["length"], row["head_dim"], pages.mask_of(row), pages.cell(row, "ours_gflops", ".0f"),
-              *(pages.cell(row, f"{name}_{key}", form) for name in NAMES
-                for key, form in (("gflops", ".0f"), ("ratio", ".2f"))),
+              *pages.of_peers(row, NAMES, "gflops", ".0f", ".2f"),
               f"{'equal' if row['agree'] else 'DIFFER'}, {max(row['max_abs'].values()):.0e}"] for row in rows]
-    heads = [head for name in NAMES.values() for head in (name, f"ours / {name}")]
+    heads = pages.heads(NAMES.values(), "ours / {}")
     return text + pages.markdown(["n", "head_dim", "mask", "ours", *heads, "outputs"], cells)

@@ -20,9 +20,6 @@ SHAPES = [*((dim, WIDTH // dim, WIDTH // dim, max(1, TOKENS // length), length, 
             for dim in (64, 128, 256) for causal in (False, True) for length in (512, 1024, 2048, 4096, 8192, 16384)),
           *((128, 64, 8, 1, length, causal) for causal in (False, True) for length in (2048, 4096, 8192, 16384, 32768))]
 NAMES = {"cudnn": "cuDNN", "fa3": "FA-3", "fa4": "FA-4"}
-# The text for result files that were written before the field `window` existed.
-EAGER_WINDOW = ("Our kernel was launched as a CUDA graph. The peers were launched from Python, with an event before and "
-                "an event after. So a slow host makes the times of the peers longer in rows with short launches.")
 
 
 def flash_attention():
@@ -38,8 +35,7 @@ def flash_attention():
 
 def about():
     version = torch.backends.cudnn.version()
-    return {"cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}", **flash_attention()[1],
-            "window": clocks.WINDOW}
+    return {"cudnn": f"{version // 10000}.{version // 100 % 100}.{version % 100}", **flash_attention()[1]}
 
 
 def rates(turns, flops):
@@ -77,12 +73,10 @@ def table(rows, about):
              **{name: f"FlashAttention-{name[-1]} ({about[name]})" for name in ("fa3", "fa4") if about.get(name)}}
     text = (f"{pages.measured(about, pages.listed(list(peers.values())) + ', bf16', 'gpu')} "
             f"Rates are in TFLOPS; with a causal mask only the half that is not masked counts. {pages.ratios(about)} "
-            f"{clocks.window_of(about.get('window', EAGER_WINDOW))}\n\n"
+            f"{clocks.WINDOW}\n\n"
             + pages.leads(about, rows, {NAMES[peer]: f"{peer}_ratio" for peer in peers}))
-    tile = pages.column_of(rows, "tile")
     cells = [[row["head_dim"], pages.heads_of(row), pages.mask_of(row), row["length"], row["batch"],
-              *(row.get(key, "") for key in tile), pages.cell(row, "ours_tflops", ".0f") + pages.differ(row),
-              *(pages.cell(row, f"{peer}_{key}", form) for peer in peers
-                for key, form in (("tflops", ".0f"), ("ratio", ".3f")))] for row in rows]
-    return text + pages.markdown(["head_dim", "heads", "mask", "length", "batch", *tile, "ours",
-                                  *(head for peer in peers for head in (NAMES[peer], f"ours / {NAMES[peer]}"))], cells)
+              pages.cell(row, "ours_tflops", ".0f") + pages.differ(row), *pages.of_peers(row, peers, "tflops", ".0f", ".3f")]
+             for row in rows]
+    names = [NAMES[peer] for peer in peers]
+    return text + pages.markdown(["head_dim", "heads", "mask", "length", "batch", "ours", *pages.heads(names, "ours / {}")], cells)

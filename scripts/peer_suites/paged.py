@@ -104,8 +104,7 @@ def table(rows, about):
             f"{pages.ratios(about)}\n\n" + pages.leads(about, rows, {name.replace("_", ", "): f"{name}_ratio" for name in PEERS}))
     cells = [[f"{row['batch']} x {row['kv_len']}{pages.differ(row)}", f"{row['q_heads']}/{row['kv_heads']}",
               row["head_dim"], *(pages.cell(row, f"ours_{kind}_us", ".1f") for kind in KINDS),
-              *(pages.cell(row, f"{name}_{key}", form) for name in PEERS
-                for key, form in (("us", ".1f"), ("ratio", ".3f")))] for row in rows]
-    heads = [head for name in PEERS for head in (name.replace("_", ", "), "theirs / ours")]
+              *pages.of_peers(row, PEERS, "us", ".1f", ".3f")] for row in rows]
+    heads = pages.heads([name.replace("_", ", ") for name in PEERS], "theirs / ours")
     ours = [f"ours, {kind}" for kind in KINDS]
     return text + pages.markdown(["sequences x tokens", "heads", "head_dim", *ours, *heads], cells)

@@ -103,6 +103,13 @@ def differ(row):
     return "" if row["agree"] else DIFFER
 
 
-def column_of(rows, key):
-    """Returns [key] if a row has the key, else []. Only some files of results have the key."""
-    return [key] if any(key in row for row in rows) else []
+def of_peers(row, peers, unit, form, ratio_form):
+    """Returns two cells for each peer: its figure in the unit, and its ratio. Without `form` the figure is a time in
+    microseconds."""
+    return [text for peer in peers for text in (
+        cell(row, f"{peer}_{unit}", form) if form else microseconds(row, f"{peer}_{unit}"), cell(row, f"{peer}_ratio", ratio_form))]
+
+
+def heads(names, ratio):
+    """Returns the heads of the columns that of_peers() fills; {} in `ratio` stands for the peer's name."""
+    return [head for name in names for head in (name, ratio.format(name))]

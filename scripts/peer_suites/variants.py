@@ -33,8 +33,7 @@ SHAPES = [(dim, length) for dim in (64, 128) for length in (2048, 8192)]
 
 
 def about():
-    return {"fa3": sides.function_of(sides.FLASH_ATTENTION_3, "flash_attn_func")[1] or "no FlashAttention-3",
-            "window": clocks.WINDOW}
+    return {"fa3": sides.function_of(sides.FLASH_ATTENTION_3, "flash_attn_func")[1] or "no FlashAttention-3"}
 
 
 def makers(attn, fa3, name, q, k, v):
@@ -69,16 +68,10 @@ def rows(machine, options):
 def table(rows, about):
     peers = f"FlexAttention of PyTorch {about['torch']} and {about['fa3']}, bf16, {HEADS} heads"
     text = (f"{pages.measured(about, peers, 'variants')} Times are in microseconds. {pages.ratios(about)} "
-            f"{clocks.window_of(about['window'])}\n\n"
+            f"{clocks.WINDOW}\n\n"
             + pages.leads(about, rows, {"FlexAttention": "flex_ratio", "compiled RoPE": "torch_ratio",
                                         "FA-3": "fa3_ratio"}))
-    tile, cells = pages.column_of(rows, "tile"), []
-    for row in rows:
-        rope = row["modifier"] == "RoPE"
-        cells.append([row["modifier"], row["head_dim"], row["length"],
-                      *("" if rope else row.get(key, "") for key in tile),
-                      pages.microseconds(row, "ours_us") + pages.differ(row),
-                      *(cell for peer in ("torch" if rope else "flex", "fa3")
-                        for cell in (pages.microseconds(row, f"{peer}_us"), pages.cell(row, f"{peer}_ratio", ".2f")))])
-    return text + pages.markdown(["modifier", "head_dim", "length", *tile, "ours", "FlexAttention, or compiled RoPE",
-                                  "theirs / ours", "FA-3", "theirs / ours"], cells)
+    cells = [[row["modifier"], row["head_dim"], row["length"], pages.microseconds(row, "ours_us") + pages.differ(row),
+              *pages.of_peers(row, ("torch" if row["modifier"] == "RoPE" else "flex", "fa3"), "us", None, ".2f")] for row in rows]
+    return text + pages.markdown(["modifier", "head_dim", "length", "ours",
+                                  *pages.heads(["FlexAttention, or compiled RoPE", "FA-3"], "theirs / ours")], cells)

@@ -72,10 +72,8 @@ def table(rows, about):
              f"{about['threads']} threads")
     text = (f"{pages.measured(about, peers, 'variants_cpu')} Times are in milliseconds. {pages.ratios(about)}\n\n"
             + pages.leads(about, rows, {name: f"{peer}_ratio" for peer, name in NAMES.items()}))
-    tile = pages.column_of(rows, "tile")
+    tile = ["tile"] if any("tile" in row for row in rows) else []
     cells = [[row["modifier"], row["head_dim"], *(row.get(key, "") for key in tile),
               pages.cell(row, "ours_ms", ".1f") + pages.differ(row), pages.cell(row, "cost", ".2f"),
-              *(pages.cell(row, f"{peer}_{key}", form) for peer in NAMES
-                for key, form in (("ms", ".1f"), ("ratio", ".2f")))] for row in rows]
-    return text + pages.markdown(["modifier", "head_dim", *tile, "ours", "ours / plain",
-                                  *(head for name in NAMES.values() for head in (name, f"{name} / ours"))], cells)
+              *pages.of_peers(row, NAMES, "ms", ".1f", ".2f")] for row in rows]
+    return text + pages.markdown(["modifier", "head_dim", *tile, "ours", "ours / plain", *pages.heads(NAMES.values(), "{} / ours")], cells)
