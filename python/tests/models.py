@@ -22,7 +22,6 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import threading
 import warnings
@@ -30,7 +29,14 @@ import warnings
 TESTS = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS.parent), str(TESTS)]  # with $PYTHONSAFEPATH it has no folder of this tree
 sys.path.append(str(TESTS.parents[1] / "scripts"))
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from transformers import AttentionInterface, DynamicCache, PreTrainedConfig  # noqa: E402
+from transformers.models.auto import modeling_auto as auto  # noqa: E402
+
+import attn_proto  # noqa: E402
 import page_tables  # noqa: E402
+from attn_proto import transformers as support  # noqa: E402
 from command_line import Parser  # noqa: E402
 from watched import follow  # noqa: E402
 
@@ -45,47 +51,8 @@ TOLERANCE = 1e-3  # share of the largest output
 # implementation that transformers takes by default.
 BY_DEFAULT = ("grounding-dino", "mm-grounding-dino")
 OWN_WEIGHTS = ("vits",)  # with drawn weights this model makes minutes of speech
-ROTATION = {"rope_type": "default", "rope_theta": 10000.0}
-IN_SECTIONS = {"rope_parameters": {**ROTATION, "mrope_section": [2, 3, 3]}}
-ALL_HEADS = {"num_key_value_heads": 4}
 # Values for types of models in which the values that small() chooses do not fit together.
-SPECIAL = {
-    "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
-    "cohere_compass_text": {"rope_parameters": {"full_attention": ROTATION, "sliding_attention": ROTATION}},
-    "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2, "clip_qkv": 8.0}, "d_model": 64, "n_heads": 4},
-    "deepseek_v2": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 2},
-    "dory": {"num_hidden_layers": 3, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1},
-    "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2},
-    "esm": {"vocab_size": VOCABULARY, "pad_token_id": 0, "mask_token_id": 4},
-    "esmc": ALL_HEADS,
-    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8},
-    "gemma3n_text": {"num_hidden_layers": 4, "num_kv_shared_layers": 2,
-                     "layer_types": ["sliding_attention", "full_attention"] * 2},
-    "glm4v_moe_text": {"rope_parameters": {**ROTATION, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}},
-    "glm4v_text": IN_SECTIONS,
-    "glm_image_text": IN_SECTIONS,
-    "glm_ocr_text": IN_SECTIONS,
-    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
-    "mistral4": {"head_dim": 32},
-    "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
-    "nemotron3_5_transcribe_asr_audio": ALL_HEADS,
-    "nemotron3_5_transcribe_audio": ALL_HEADS,
-    "nemotron3_diarization_audio": ALL_HEADS,
-    "paddleocr_vl_text": IN_SECTIONS,
-    "parakeet_encoder": ALL_HEADS,
-    "qwen2_5_omni_text": IN_SECTIONS,
-    "qwen2_5_vl_text": IN_SECTIONS,
-    "qwen2_vl_text": IN_SECTIONS,
-    "rt_detr": {"encoder_hidden_dim": 256, "d_model": 256},
-    "rt_detr_v2": {"encoder_hidden_dim": 256, "d_model": 256},
-    "sam2_hiera_det_model": {"hidden_size": 96},
-    "sapiens2": {"num_key_value_heads_per_layer": [4, 2]},
-    "xmod": {"default_language": "en_XX"},
-    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"], "hybrid_layer_ids": [1], "attention_hidden_size": 128,
-               "attention_head_dim": 32, "mamba_headdim": 16, "n_mamba_heads": 8, "num_key_value_heads": 4},
-}
+SPECIAL = {kind: row["sizes"] for row in json.loads((TESTS / "model_sizes.json").read_text()) for kind in row["types"]}
 
 
 # ---- a small model of each type
@@ -122,8 +89,6 @@ def rule(name, value):
 
 def small(config):
     """A configuration of the same class with small sizes."""
-    from transformers import PreTrainedConfig
-
     def number(*names):
         return next((name for name in names if isinstance(before.get(name), int)), None)
 
@@ -180,9 +145,6 @@ def small(config):
 def classes(kind):
     """Returns the classes of a type that are tried: up to two classes that generate. The bare model is tried, too, if
     no class generates, or if the type can also read in both directions."""
-    import transformers
-    from transformers.models.auto import modeling_auto as auto
-
     generating = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MULTIMODAL_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ")
     names = [getattr(auto, f"MODEL_FOR_{task}_MAPPING_NAMES").get(kind) for task in generating]
     found = list(dict.fromkeys(name for name in names if name))[:2]
@@ -197,8 +159,6 @@ def classes(kind):
 
 def draw(model):
     """Draws weights that keep activations near 1, so that scores differ and a wrong mask shows."""
-    import torch
-
     generator = torch.Generator().manual_seed(1)
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and parameter.dim() > 1 and parameter.numel():
@@ -211,8 +171,6 @@ def draw(model):
 
 def inputs(model):
     """Inputs that the model may take, the likeliest first."""
-    import torch
-
     config, names = model.config, inspect.signature(model.forward).parameters
     generator = torch.Generator().manual_seed(2)
 
@@ -302,8 +260,6 @@ def inputs(model):
 
 def floats(output, name=""):
     """All float tensors of an output, with the names of their places."""
-    import torch
-
     if torch.is_tensor(output):
         if output.is_floating_point() and output.numel():
             yield name, output
@@ -318,8 +274,6 @@ def floats(output, name=""):
 
 def forward(model, given, seen=None):
     """The outputs without the rows of padding. A model may add rows to the rows of its tokens."""
-    import torch
-
     torch.manual_seed(0)
     found = dict(floats(model(**given)))
     if seen is None:
@@ -331,8 +285,6 @@ def forward(model, given, seen=None):
 
 
 def padded(given, side):
-    import torch
-
     name = "decoder_attention_mask" if side == "decoder" else "attention_mask"
     ids = given["decoder_input_ids" if side == "decoder" else "input_ids"]
     mask = torch.ones_like(ids)
@@ -345,9 +297,6 @@ def padded(given, side):
 
 def scenarios(model, given):
     """Yields for each scenario its name, and a function from a model to its outputs."""
-    import torch
-    from transformers import DynamicCache
-
     names = inspect.signature(model.forward).parameters
     yield "prompt", lambda m: forward(m, given)
     if "input_ids" not in given:
@@ -393,8 +342,6 @@ def scenarios(model, given):
 def difference(got, want):
     """The largest difference, relative to the largest element of the same tensor. Generated tokens are compared up to
     the first token that differs."""
-    import torch
-
     worst = 0.0
     for name, value in want.items():
         other = got[name]
@@ -419,12 +366,6 @@ def line(error):
 
 
 def walk(cls, kind):
-    import torch
-
-    import attn_proto
-    from attn_proto import transformers as support
-    from transformers import AttentionInterface
-
     result = {"kind": kind, "class": cls.__name__, "calls": 0, "reasons": {}, "wrong": {}, "refused": {}, "skipped": {}}
 
     def made(implementation):
@@ -503,9 +444,6 @@ def walk(cls, kind):
 
 def child(kinds):
     warnings.simplefilter("ignore")
-    import torch
-    import transformers
-
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
@@ -602,9 +540,6 @@ def main():
         return child(options.kinds)
     if options.write and options.kinds:
         parser.error("the table is of all models: --write takes no names")
-    import transformers
-    from transformers.models.auto import modeling_auto as auto
-
     names = {*auto.MODEL_MAPPING_NAMES, *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
              *auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}
     kinds = options.kinds or sorted(names)

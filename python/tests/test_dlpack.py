@@ -64,23 +64,17 @@ class Arrays(Case):
         with self.assertRaisesRegex(error, text):
             dlpack.flash(*arguments, **options)
 
-    def test_read_only_arrays(self):
-        bias = drawn(1, 1, 1, 32)
-        for array in (self.q, self.k, self.v, bias):
-            array.flags.writeable = False
-        self.near(dlpack.flash(self.q, self.k, self.v), attention(self.q, self.k, self.v)[0])
-        dlpack.flash(self.q, self.k, self.v, bias=bias)
-        self.assertTrue(dlpack.flash(self.q, self.k, self.v).flags.writeable)
-
     def test_orders_in_memory(self):
+        """Also arrays that are read-only, and results that are not."""
         want = attention(self.q, self.k, self.v)[0]
         strided = [x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (self.q, self.k, self.v)]
-        self.near(dlpack.flash(*strided), want)
-        self.near(dlpack.flash(*(x.swapaxes(1, 2).copy() for x in (self.q, self.k, self.v)), bshd=True).swapaxes(1, 2), want)
-        repeated = np.broadcast_to(self.q[:, :1], self.q.shape)
-        self.near(dlpack.flash(repeated, self.k, self.v), attention(repeated, self.k, self.v)[0])
-        backwards = self.q[:, :, ::-1]
-        self.near(dlpack.flash(backwards, self.k, self.v), attention(backwards, self.k, self.v)[0])
+        for x in strided:
+            x.flags.writeable = False
+        o = dlpack.flash(*strided)
+        self.near(o, want)
+        self.assertTrue(o.flags.writeable)
+        for q in (np.broadcast_to(self.q[:, :1], self.q.shape), self.q[:, :, ::-1]):
+            self.near(dlpack.flash(q, self.k, self.v), attention(q, self.k, self.v)[0])
         self.near(dlpack.flash(*(x.astype(np.float16) for x in (self.q, self.k, self.v))), want, 4e-3)
 
     def test_empty_arrays(self):
@@ -101,12 +95,8 @@ class Arrays(Case):
                 (TypeError, "sinks is a Marked", (q, k, v), {"sinks": marked}), (TypeError, "integer", (q, k, v), {"window_left": 30.0}),
                 (ValueError, r"\[4, 21, 64\] is not allowed; allowed are \[batch, heads, tokens, width\]", (q[0], k, v), {}),
                 (ValueError, r"\[4, 21, 64\] is not allowed", (q[0], k, v), {"with_lse": True}),
-                (ValueError, "float64", (q.astype(np.float64), k, v), {}), (ValueError, "batch", (q, k[:1], v[:1]), {}),
-                (ValueError, "heads", (q, k[:, :3], v[:, :3]), {}), (ValueError, "equal", (q, k, v[:, :, :29]), {}),
-                (ValueError, "widths", (q, k[..., :32], v), {}), (ValueError, "last dimension", (np.asfortranarray(q), k, v), {}),
-                (ValueError, "bias", (q, k, v), {"bias": drawn(1, 1, 21, 31)}), (ValueError, "bias", (q, k, v), {"bias": drawn(21, 32)}),
-                (ValueError, "lengths", (q, k, v), {"lengths": np.array([30, 30])}),
-                (ValueError, "lengths", (q, k, v), {"lengths": np.array([30], np.int32)}),
+                (ValueError, "float64", (q.astype(np.float64), k, v), {}), (ValueError, "last dimension", (np.asfortranarray(q), k, v), {}),
+                (ValueError, "bias", (q, k, v), {"bias": drawn(21, 32)}), (ValueError, "lengths", (q, k, v), {"lengths": np.array([30, 30])}),
                 (ValueError, "scale of 0", (q, k, v), {"scale": 0}), (ValueError, "soft_cap 1000.5", (q, k, v), {"soft_cap": 1000.5}),
                 (ValueError, "window_left 18446744073709551619", (q, k, v), {"window_left": 2 ** 64 + 3}),
                 (ValueError, "must both be given", (q, k, v), {"cu_seqlens_q": np.array([0, 21], np.int32)})):
@@ -203,15 +193,6 @@ class Structs(unittest.TestCase):
             said = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
         want = [f"{each.__name__} {name} {getattr(each, name).offset} {getattr(each, name).size}" for each in structs for name, _ in each._fields_]
         self.assertEqual(said, want + [f"{each.__name__} {ctypes.sizeof(each)}" for each in structs])
-
-    def test_values_that_turn_options_off_agree_with_the_header(self):
-        header = (pathlib.Path(__file__).resolve().parents[2] / "common/api/attn.h").read_text()
-        for name, fields in (("FLASH", _options.FLASH), ("CACHE", _options.CACHE), ("LINEAR", _options.LINEAR), ("ROPE", _options.ROPE)):
-            text = header.split(f"#define ATTN_{name}_OPTIONS")[1].split("}")[0]
-            values = [value.strip(" \\\n") for value in text.split("{")[1].split(",")][1:]
-            meant = {"NULL": None, "ATTN_BHSD": 0, "ATTN_ROPE_PLAIN": 0}
-            self.assertEqual([meant[value] if value in meant else float(value) for value in values], [off for *_, off in fields])
-
 
 class Attention(Case):
     def setUp(self):
