@@ -27,13 +27,14 @@ import time
 
 from . import Refused, clocks, sides
 from .clocks import torch
+from .command import LIBRARIES
 from .gpu import AXES
 
 MOVED = 0.01
 CALLS_AT_LEAST, CALLS_AT_MOST = 5, 100  # calls in a sample of `call`
 SAMPLE_SECONDS = 0.01  # a sample of `call` has as many calls as the GPU runs in this time, within the limits above
 LONGEST_ON_CPU = 1024  # tokens
-LIBRARIES, SOURCE = "ATTENTION_PROTO_LIBRARIES", "ATTENTION_PROTO_SOURCE"
+SOURCE = "ATTENTION_PROTO_SOURCE"
 
 
 class Library:
