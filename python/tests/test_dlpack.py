@@ -194,6 +194,7 @@ class Structs(unittest.TestCase):
         want = [f"{each.__name__} {name} {getattr(each, name).offset} {getattr(each, name).size}" for each in structs for name, _ in each._fields_]
         self.assertEqual(said, want + [f"{each.__name__} {ctypes.sizeof(each)}" for each in structs])
 
+
 class Attention(Case):
     def setUp(self):
         self.q, self.k, self.v = drawn(2, 4, 37, 64), drawn(2, 2, 40, 64), drawn(2, 2, 40, 64)[:, :, ::-1].copy()

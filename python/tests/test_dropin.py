@@ -137,8 +137,9 @@ class DropIn(Case):
         wide = drawn(1, 1, 2, 8, device=DEVICES[0]).expand(70000, 1, 2, 8)
         for *tensors, options in (
                 *((*(q.double(),) * 3, {"attn_mask": mask}) for mask in (None, pairs > 0, pairs.double(), pairs)),
-                (*(q.to_sparse(),) * 3, {}), (q, q, q, {"attn_mask": pairs.to_sparse()}), (q, q, q, {"attn_mask": torch.zeros(24, device=DEVICES[0])}),
-                (*(q.to("meta"),) * 3, {}), (*(q.mT.contiguous().mT,) * 3, {}), (q, q[:1], q[:1], {}), (q[:, :, :0], q, q, {}), (wide, wide, wide, {}),
+                (*(q.to_sparse(),) * 3, {}), (q, q, q, {"attn_mask": pairs.to_sparse()}), (*(q.to("meta"),) * 3, {}), (wide, wide, wide, {}),
+                (q, q, q, {"attn_mask": torch.zeros(24, device=DEVICES[0])}), (*(q.mT.contiguous().mT,) * 3, {}),
+                (q, q[:1], q[:1], {}), (q, q[:, :2], q[:, :2], {}), (q[:, :, :0], q, q, {}),
                 *((q, q, q, {"scale": scale}) for scale in (0.0, math.nan, math.inf, 1e39, 1e-39))):
             self.compare(False, *tensors, **options)
         self.compare(False, *(q[..., :60],) * 3)
@@ -327,7 +328,7 @@ class Overrides(Case):
                 self.assertEqual(attn_proto.reasons(), {})
 
     def test_modes_see_one_function_and_one_operator(self):
-        q, mask = drawn(2, 4, 24, 64, device=DEVICES[0]), drawn(24, 24, device=DEVICES[0])
+        q = drawn(2, 4, 24, 64, device=DEVICES[0])
         with SeesFunctions() as functions:
             F.scaled_dot_product_attention(q, q, q)
         self.assertEqual(functions.seen, [F.scaled_dot_product_attention])

@@ -74,6 +74,7 @@ class Bfloat16:
         for got, x in zip((*dlpack.rope(q, k), dlpack.rope(q)), (q, k, q)):
             self.near_bfloat16(got, rotated(np.asarray(x), 0, 10000.0 ** (-np.arange(32) / 32)), q, 4e-2)
 
+
 class OfJax(Bfloat16, Case):
     of = staticmethod(jnp.asarray)
 

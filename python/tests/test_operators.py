@@ -183,6 +183,7 @@ class Flash(Case):
             self.assertIn("query is on meta", attn_proto.why_not(*on_meta))
             self.assertEqual(attn_proto.launches(device), launches)
 
+
 class Options(Case):
     """Each option reaches the kernels: it changes the result of a call, and the result is that of attn_proto.dlpack,
     which test_dlpack.py compares with the definition."""

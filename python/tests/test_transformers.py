@@ -499,6 +499,7 @@ class Pages(Case):
         with self.assertRaisesRegex(ValueError, "or the model changes keys"):
             ours(tokens(2, 1), cache=cache)
 
+
 class Generates(Case):
     def test_generate(self):
         """Beam search reorders a cache; if the model rejects tokens of a draft, the cache is cropped; the first chunks of a
