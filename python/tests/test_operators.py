@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import attn_proto
+import definitions
 from attn_proto import dlpack
 
 DEVICES = [device for device in ("cpu", "cuda")
@@ -34,14 +35,10 @@ def qkv(device, dtype=torch.float32, batch=2, heads=4, kv_heads=2, rows=40, keys
             drawn(batch, kv_heads, keys, width, device=device, dtype=dtype).flip(2))
 
 
-def reference(q, k, v, mask=None, change=lambda s: s, scale=None):
-    """The definition in float64. `change` is a function of the scores. Rows without a key are 0."""
-    group = q.shape[1] // k.shape[1]
-    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
-    scores = change(q.double() @ k.transpose(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1])))
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
-    return torch.nan_to_num(scores.softmax(-1)) @ v
+def reference(q, k, v, mask=None):
+    """The definition in float64, over the pairs for which the mask is true. Rows without a key are 0."""
+    hidden = torch.zeros(1, 1, 1, 1, dtype=torch.bool) if mask is None else ~mask.cpu()
+    return definitions.attention(q, k, v, 1 / math.sqrt(q.shape[-1]), hidden)[0][0].to(q.device)
 
 
 def table_of(*numbers, device="cpu"):
