@@ -61,10 +61,27 @@ TEST_F(CudaCompileTest, ConstantsDecideTheCode) {
   EXPECT_TRUE(contains(compiler_->compiler_identity(), "sm_90a")) << compiler_->compiler_identity();
 }
 
-TEST_F(CudaCompileTest, AnUnusedConstantIsAnErrorThatNamesIt) {
-  const std::string message = error_of(stores("USED", {{"UNUSED_ONE", 2}, {"USED", 1}}));
-  EXPECT_TRUE(contains(message, "variable \"UNUSED_ONE\" was declared but never referenced")) << message;
-  EXPECT_FALSE(contains(message, "\"USED\"")) << message;
+TEST_F(CudaCompileTest, ErrorsNameTheirPlace) {
+  const auto with_header = [](const std::string& include, const std::string& text, const std::string& value,
+                              FunctionConstants constants = {}) {
+    KernelSource source = stores(value, std::move(constants));
+    source.includes[source.path] = "#include " + include + "\n" + source.includes[source.path];
+    source.includes["test/header.h"] = text;
+    return source;
+  };
+  const KernelSource misspelt = stores("MISSPELT");
+  test::expect_words(error_of(misspelt), {"test/kernel.cuda.cu(2): error:", "MISSPELT", misspelt.key()});
+  test::expect_words(error_of(with_header("\"test/header.h\"", "\n\nint broken(;\n", "1")),
+                     {"test/header.h(3): error:"});
+  // The hash of a source covers only #include "...", so #include <...> must not find a header of the tree.
+  test::expect_words(error_of(with_header("<common/kernel/types.h>", "", "1")), {"common/kernel/types.h"});
+  KernelSource no_entry = stores("1");
+  no_entry.entry = "walk";
+  test::expect_words(error_of(no_entry), {"walk", no_entry.path});
+  const std::string unused = error_of(stores("USED", {{"UNUSED_ONE", 2}, {"USED", 1}}));
+  EXPECT_TRUE(contains(unused, "\"UNUSED_ONE\"") && !contains(unused, "\"USED\"")) << unused;
+  const std::string idle = "constexpr int spare = 1;\nstatic inline int idle() { return 2; }\n";
+  compiler_->compile(with_header("\"test/header.h\"", idle, "USED", {{"USED", 1}}));  // a header may have unused names
 }
 
 TEST_F(CudaCompileTest, ConstantsMayBeReadAtRunTime) {
@@ -102,32 +119,6 @@ TEST_F(CudaCompileTest, PrecompiledHeadersChangeNoCode) {
   EXPECT_EQ(compiler_->compile(source).code_sha256, without.code_sha256);
 }
 
-TEST_F(CudaCompileTest, DeclarationsOfAHeaderNeedNotBeUsed) {
-  KernelSource source = stores("USED", {{"USED", 1}});
-  source.includes[source.path] = "#include \"test/header.h\"\n" + source.includes[source.path];
-  source.includes["test/header.h"] = "constexpr int spare = 1;\nstatic inline int idle() { return 2; }\n";
-  EXPECT_EQ(compiler_->compile(source).key, source.key());
-}
-
-TEST_F(CudaCompileTest, ErrorsHaveTheKernelsLines) {
-  const std::string message = error_of(stores("MISSPELT", {}));
-  EXPECT_TRUE(contains(message, "test/kernel.cuda.cu(2): error:")) << message;
-  EXPECT_TRUE(contains(message, "MISSPELT")) << message;
-  EXPECT_TRUE(contains(message, stores("MISSPELT").key())) << message;
-
-  KernelSource source = stores("1");
-  source.includes[source.path] = "#include \"test/header.h\"\n" + source.includes[source.path];
-  source.includes["test/header.h"] = "\n\nint broken(;\n";
-  EXPECT_TRUE(contains(error_of(source), "test/header.h(3): error:")) << error_of(source);
-}
-
-TEST_F(CudaCompileTest, AMissingEntryIsAnError) {
-  KernelSource source = stores("1");
-  source.entry = "walk";
-  EXPECT_TRUE(contains(error_of(source), "walk")) << error_of(source);
-  EXPECT_TRUE(contains(error_of(source), source.path)) << error_of(source);
-}
-
 TEST_F(CudaCompileTest, AMissingFileIsBadInput) {
   EXPECT_THROW(compiler_->compile({"no/such/kernel.cuda.cu", "run", {}, {}}), BadInput);
   KernelSource source = stores("1");
@@ -147,22 +138,12 @@ TEST_F(CudaCompileTest, TimesEachPhaseIfAsked) {
   EXPECT_EQ(traced.key, plain.key);
   const CompileOptions both{.precompile_headers = true, .trace_phases = true};
   EXPECT_GT(compiler_->compile(stores("1"), both).times.optimizer_s, 0);
-}
 
-// NVRTC ends the process if it cannot write its trace, so CudaCompiler must ask for no trace here.
-TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
-  ASSERT_EQ(setenv("TMPDIR", "/nowhere", 1), 0);
-  const Binary binary = compiler_->compile(stores("1"), {.trace_phases = true});
-  unsetenv("TMPDIR");
-  EXPECT_EQ(binary.times.optimizer_s, 0);
-  EXPECT_GT(binary.times.code_generation_s, 0);
-}
-
-// The hash of a source covers only #include "...", so #include <...> must not find a header of the tree.
-TEST_F(CudaCompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
-  KernelSource source = stores("1");
-  source.includes[source.path] = "#include <common/kernel/types.h>\n" + source.includes[source.path];
-  EXPECT_TRUE(contains(error_of(source), "common/kernel/types.h")) << error_of(source);
+  // NVRTC ends the process if it cannot write its trace, so CudaCompiler must ask for no trace here.
+  const test::Variable nowhere("TMPDIR", "/nowhere");
+  const Binary untraced = compiler_->compile(stores("1"), {.trace_phases = true});
+  EXPECT_EQ(untraced.times.optimizer_s, 0);
+  EXPECT_GT(untraced.times.code_generation_s, 0);
 }
 
 TEST_F(CudaCompileTest, TellsRegistersSpillsAndThreadgroupMemory) {

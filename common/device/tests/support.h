@@ -20,6 +20,7 @@
 #include "common/base/temporary_folder.h"
 #include "common/device/device.h"
 #include "common/testing/captured_log.h"
+#include "common/testing/messages.h"
 #include "common/testing/tested_device.h"
 
 namespace attn::test {
@@ -27,20 +28,6 @@ namespace attn::test {
 /// Whether the build has the sanitizer `name`: "address", "undefined" or "thread".
 constexpr bool sanitizes(std::string_view name) {
   return std::string_view(ATTN_SANITIZE).find(name) != std::string_view::npos;
-}
-
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-/// Returns the message of the E that `action` throws. Fails the test if `action` throws nothing.
-template <typename E, typename Action>
-std::string message_of(const Action& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "the action threw no exception";
-  return {};
 }
 
 /// A kernel for the cpu. `body` begins on line 2 of its text and defines `entry`.
