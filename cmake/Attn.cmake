@@ -130,7 +130,6 @@ function(attn_find_torch)
   # PyTorch's libraries contain parts of an older libstdc++. The linker must find the system's libstdc++ first.
   set(libraries ${folder}/libtorch.so ${folder}/libtorch_cpu.so ${folder}/libc10.so)
   target_link_libraries(attn_libtorch INTERFACE stdc++ ${libraries})
-  set(ATTN_TORCH_LIBRARIES ${libraries} PARENT_SCOPE)
   add_library(attn_torch SHARED ${PROJECT_SOURCE_DIR}/python/csrc/operators.cpp)
   target_include_directories(attn_torch PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(attn_torch PRIVATE attn attn_libtorch)
@@ -320,18 +319,34 @@ endfunction()
 
 # attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [GPU_PARTS N] [LONG FILTERS...] [SOME FILTERS...]):
 # adds the experiment in FOLDER. All sources of FOLDER except main.cpp make a library, which tests use too. main.cpp
-# makes the executable. For tests, main.cpp also makes FOLDER_reverse, the same program with the devices of
-# common/testing/reverse_backends.cpp.
+# makes the executable.
 function(attn_add_experiment folder)
   cmake_parse_arguments(ARG "" "GPU;GPU_PARTS" "KNOWS;LONG;SOME" ${ARGN})
   attn_add_library(${folder}_parts ${folder} COLD KNOWS common_experiment ${ARG_KNOWS})
   attn_add_program(${folder} ${PROJECT_SOURCE_DIR}/${folder}/main.cpp ${folder}_parts)
-  if(TARGET attn_reverse)
-    add_executable(${folder}_reverse $<TARGET_OBJECTS:${folder}> $<TARGET_OBJECTS:attn_reverse>)
-    target_link_libraries(${folder}_reverse PRIVATE ${folder}_parts attn_cold)
-    set_target_properties(${folder}_reverse PROPERTIES LINKER_LANGUAGE CXX)
-    set_property(GLOBAL APPEND PROPERTY ATTN_EXPERIMENT_PROGRAMS ${folder} ${folder}_reverse)
-  endif()
+  set_property(GLOBAL APPEND PROPERTY ATTN_EXPERIMENTS ${folder})
   attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}" GPU_PARTS "${ARG_GPU_PARTS}"
                  LONG ${ARG_LONG} SOME ${ARG_SOME})
+endfunction()
+
+# attn_add_reverse_experiments(): adds the program reverse_experiments, which has all experiments and the devices of
+# common/testing/reverse_backends.cpp. Each experiment's main.cpp is compiled once, for its own program; here its
+# function main has the name FOLDER_main.
+function(attn_add_reverse_experiments)
+  get_property(experiments GLOBAL PROPERTY ATTN_EXPERIMENTS)
+  set(names "")
+  foreach(experiment IN LISTS experiments)
+    set(object ${PROJECT_BINARY_DIR}/renamed/${experiment}${CMAKE_CXX_OUTPUT_EXTENSION})
+    add_custom_command(OUTPUT ${object} DEPENDS $<TARGET_OBJECTS:${experiment}> VERBATIM COMMAND
+                       ${CMAKE_OBJCOPY} --redefine-sym main=${experiment}_main $<TARGET_OBJECTS:${experiment}> ${object})
+    list(APPEND objects ${object})
+    list(APPEND libraries ${experiment}_parts)
+    string(APPEND names "EXPERIMENT(${experiment}) ")
+  endforeach()
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/renamed)
+  set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/common/testing/experiments.cpp PROPERTIES
+                              COMPILE_DEFINITIONS "ATTN_EXPERIMENTS=${names}")
+  attn_add_program(reverse_experiments common/testing/experiments.cpp attn_reverse ${libraries})
+  target_sources(reverse_experiments PRIVATE ${objects})
 endfunction()

@@ -1,5 +1,7 @@
 #include "proto8_extension/paths.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <stdexcept>
 #include <vector>
@@ -124,6 +126,17 @@ std::string path_missing(const std::string& path) {
   (void)path;
   return {};
 }
+
+#ifdef ATTN_HAS_TORCH
+std::function<void()> torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors,
+                                 const void** output) {
+  void* const library = dlopen(ATTN_HAS_TORCH, RTLD_NOW);
+  if (!library) throw std::runtime_error(dlerror());
+  std::function<void()> call;
+  reinterpret_cast<decltype(&attn_torch_call)>(dlsym(library, "attn_torch_call"))(op, device, tensors, output, call);
+  return call;
+}
+#endif
 
 std::function<void()> direct_call(Host& host, Tensors& tensors, const Plan& plan) {
   const Launch& launch = plan.launches.front();

@@ -63,5 +63,8 @@ void checked(attn_status status);
 /// build with PyTorch (ATTN_TORCH) has torch_call().
 std::function<void()> torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors,
                                  const void** output);
+/// Sets `call` to what torch_call() returns. A function of the library that torch_call() opens (torch/call.cpp).
+extern "C" void attn_torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors, const void** output,
+                                std::function<void()>& call);
 
 }  // namespace attn

@@ -1,11 +1,10 @@
 #include "common/testing/cuda_compiler.h"
 
 #ifdef ATTN_HAS_CUDA
-#include <cstdlib>
 #include <string>
-#include <vector>
 
 #include "common/backends/cuda/compiler.h"
+#include "common/testing/plain_devices.h"
 #endif
 
 namespace attn::test {
@@ -13,19 +12,13 @@ namespace attn::test {
 #ifdef ATTN_HAS_CUDA
 namespace {
 
-class HopperCompiler : public Device {
+class HopperCompiler : public DeviceWithoutKernels {
  public:
   HopperCompiler() { info_ = hopper(); }
-  void* allocate(size_t bytes) override { return std::malloc(bytes); }
-  void release(void* pointer) noexcept override { std::free(pointer); }
-  void upload(void*, const void*, size_t) override {}
-  void download(void*, const void*, size_t) override {}
   Binary compile(const KernelSource& source, const CompileOptions& options) override {
     return compiler_.compile(source, options);
   }
   std::string compiler_identity() const override { return compiler_.identity(); }
-  std::unique_ptr<Kernel> load(const Binary&, const std::string&) override { return std::make_unique<Kernel>(); }
-  std::vector<double> submit(const CommandEncoder&) override { return {}; }
 
  private:
   const CudaCompiler compiler_{hopper().arch};

@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -16,6 +14,7 @@
 
 #include "common/device/device.h"
 #include "common/device/pipeline_cache.h"
+#include "common/testing/plain_devices.h"
 
 namespace attn::test {
 
@@ -33,22 +32,10 @@ struct Ran {
   }
 };
 
-class IdleDevice : public Device {
+class IdleDevice : public DeviceWithoutKernels {
  public:
   explicit IdleDevice(DeviceInfo info) { info_ = std::move(info); }
 
-  void* allocate(size_t bytes) override {
-    return std::aligned_alloc(buffer_alignment, (bytes + buffer_alignment - 1) / buffer_alignment * buffer_alignment);
-  }
-  void release(void* pointer) noexcept override { std::free(pointer); }
-  void upload(void* target, const void* source, size_t bytes) override { copy(target, source, bytes); }
-  void download(void* target, const void* source, size_t bytes) override { copy(target, source, bytes); }
-  Binary compile(const KernelSource& source, const CompileOptions&) override {
-    Binary binary;
-    binary.key = source.key();
-    return binary;
-  }
-  std::string compiler_identity() const override { return "none"; }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string&) override {
     return std::make_unique<Named>(binary.key);
   }
@@ -81,10 +68,6 @@ class IdleDevice : public Device {
     explicit Named(std::string name) : key(std::move(name)) {}
     std::string key;
   };
-
-  static void copy(void* target, const void* source, size_t bytes) {
-    if (bytes > 0) std::memcpy(target, source, bytes);
-  }
 };
 
 inline std::vector<Ran> planned(const Plan& plan) {

@@ -9,8 +9,8 @@
 
 namespace attn {
 
-std::function<void()> torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors,
-                                 const void** output) {
+static std::function<void()> call_of(const std::string& op, const DeviceInfo& device, Tensors& tensors,
+                                     const void** output) {
   const auto type = tensors.config.dtype == DType::f32   ? at::kFloat
                     : tensors.config.dtype == DType::f16 ? at::kHalf
                                                          : at::kBFloat16;
@@ -47,6 +47,11 @@ std::function<void()> torch_call(const std::string& op, const DeviceInfo& device
                        false);
     *output = kept.data_ptr();
   };
+}
+
+extern "C" void attn_torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors, const void** output,
+                                std::function<void()>& call) {
+  call = call_of(op, device, tensors, output);
 }
 
 }  // namespace attn
