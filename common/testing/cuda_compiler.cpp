@@ -12,7 +12,7 @@ namespace attn::test {
 #ifdef ATTN_HAS_CUDA
 namespace {
 
-class HopperCompiler : public DeviceWithoutKernels {
+class HopperCompiler : public HostMemoryDevice {
  public:
   HopperCompiler() { info_ = hopper(); }
   Binary compile(const KernelSource& source, const CompileOptions& options) override {

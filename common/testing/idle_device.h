@@ -32,7 +32,7 @@ struct Ran {
   }
 };
 
-class IdleDevice : public DeviceWithoutKernels {
+class IdleDevice : public HostMemoryDevice {
  public:
   explicit IdleDevice(DeviceInfo info) { info_ = std::move(info); }
 

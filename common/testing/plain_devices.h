@@ -7,15 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/device/device.h"
 
 namespace attn::test {
 
-/// Keeps buffers in the host's memory. Compiles no source and runs no kernel.
-class DeviceWithoutKernels : public Device {
+/// Keeps buffers in the host's memory. Compiles no source and runs no kernel, unless a derived class does.
+class HostMemoryDevice : public Device {
  public:
   void* allocate(size_t bytes) override {
-    return std::aligned_alloc(buffer_alignment, (bytes + buffer_alignment - 1) / buffer_alignment * buffer_alignment);
+    void* block =
+        std::aligned_alloc(buffer_alignment, (bytes + buffer_alignment - 1) / buffer_alignment * buffer_alignment);
+    return block ? block : throw OutOfMemory("the host has no memory left", bytes);
   }
   void release(void* pointer) noexcept override { std::free(pointer); }
   void upload(void* target, const void* source, size_t bytes) override {

@@ -8,7 +8,7 @@
 namespace attn {
 namespace {
 
-class BareDevice : public test::DeviceWithoutKernels {
+class BareDevice : public test::HostMemoryDevice {
  public:
   BareDevice() { info_.spec = info_.backend = info_.name = "bare"; }
 };

@@ -10,19 +10,19 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/api/engine.h"
+#include "common/api/tests/caches.h"
 #include "common/api/tests/device_engine.h"
-#include "common/base/divided_up.h"
-#include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "common/paged/decode.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/some.h"
 
-namespace attn {
+namespace attn::modified {
 namespace {
 
 constexpr int64_t q_heads = 6, kv_heads = 2, width = 64;  // three query heads share a key/value head
@@ -137,39 +137,15 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     call.starts = table(rules.starts);
   }
 
-  /// Returns the largest difference between an element of o or lse and the oracle's element. The difference is infinity
-  /// if one of the two elements is NaN, or if only one is infinite. `rows` are the oracle's rows; the first of these
-  /// is row `first` of o and lse.
-  double worst_of(const ReferenceRows& rows, const std::vector<float>& o, const std::vector<float>& lse,
-                  int64_t first) {
-    double worst = 0;
-    const auto compare = [&](float got, double want) {
-      const double value = got;
-      const double difference = value == want ? 0 : std::abs(value - want);
-      worst = std::max(worst, std::isnan(difference) ? INFINITY : difference);
-    };
-    for (size_t row = 0; row < rows.rows.size(); ++row) {
-      const size_t at = static_cast<size_t>(first) + row;
-      compare(lse[at], rows.lse[row]);
-      for (size_t d = 0; d < width; ++d) compare(o[at * width + d], rows.o[row * width + d]);
-    }
-    return worst;
-  }
-
   /// Calls Engine::flash(), and returns the largest difference from the oracle. `bias_axes` names the axes of a bias,
   /// letters of "bhqk"; an empty `bias_axes` means no bias. -infinity in the bias hides some pairs, and all pairs of
   /// some rows.
   double flash(const Rules& rules, int64_t q_len, int64_t kv_len, bool causal, DType dtype,
                const std::vector<int>& lengths = {}, const std::string& bias_axes = {}) {
     const auto batch = static_cast<int64_t>(std::max(rules.starts.size(), size_t{1}));
-    const Tensor q = random_tensor(batch, q_heads, q_len, width, dtype, Layout::bhsd, 1, 0);
-    const Tensor k = random_tensor(batch, kv_heads, kv_len, width, dtype, Layout::bhsd, 1, 1);
-    const Tensor v = random_tensor(batch, kv_heads, kv_len, width, dtype, Layout::bhsd, 1, 2);
-    FlashCall call{
-        .q = on_device(q), .k = on_device(k), .v = on_device(v), .o = drawn(batch, q_heads, q_len, width, 3)};
-    call.causal = causal;
+    test::DrawnFlash made = draw_flash({batch, q_heads, kv_heads, q_len, kv_len, width, causal}, dtype);
+    FlashCall& call = made.call;
     call.lengths = table(lengths);
-    call.lse = on_device(std::vector<float>(static_cast<size_t>(batch * q_heads * q_len), NAN));
     set_rules(call, rules);
     std::vector<float> bias;
     const int64_t whole[] = {batch, q_heads, q_len, (kv_len + 3) / 4 * 4};
@@ -185,7 +161,6 @@ class DeviceModifiersTest : public test::EngineOnDevice {
       call.bias = on_device(bias);
     }
     engine_->flash(call);
-    const AttentionShape shape{batch, q_heads, kv_heads, q_len, kv_len, width, causal};
     const ScoreFunction all = [&](std::span<double> scores, int64_t sequence, int64_t head, int64_t row) {
       rules.scores(sequence, q_len, kv_len)(scores, sequence, head, row);
       for (size_t key = 0; !bias.empty() && key < scores.size(); ++key) {
@@ -198,8 +173,7 @@ class DeviceModifiersTest : public test::EngineOnDevice {
         if (static_cast<int>(key) >= lengths[static_cast<size_t>(sequence)]) scores[key] = hidden;
       }
     };
-    return worst_of(reference_attention(shape, q, k, v, all_rows(shape), all, rules.sink()), values(call.o),
-                    values(call.lse, batch * q_heads * q_len), 0);
+    return worst_of(made, all, rules.sink());
   }
 
   struct RaggedCase {
@@ -212,20 +186,16 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     const std::vector<int> queries = {0, 5, 5, 6, 76, 76, 109, 149}, keys = {0, 9, 13, 14, 84, 91, 91, 121};
     constexpr int64_t rest = 3;  // tokens after the last sequence
     const int64_t q_len = queries.back() + rest, kv_len = keys.back() + rest;
-    const Tensor q = random_tensor(1, q_heads, q_len, width, given.dtype, Layout::bhsd, 1, 0);
-    const Tensor k = random_tensor(1, kv_heads, kv_len, width, given.dtype, Layout::bhsd, 1, 1);
-    const Tensor v = random_tensor(1, kv_heads, kv_len, width, given.dtype, Layout::bhsd, 1, 2);
-    FlashCall call{.q = on_device(q), .k = on_device(k), .v = on_device(v), .o = drawn(1, q_heads, q_len, width, 3)};
+    // The oracle sees one long sequence, in which the pairs of a query and a key of different sequences are hidden.
+    test::DrawnFlash made = draw_flash({1, q_heads, kv_heads, q_len, kv_len, width}, given.dtype);
+    FlashCall& call = made.call;
     call.causal = given.causal;
     call.prefix = given.prefix;
-    call.lse = on_device(std::vector<float>(static_cast<size_t>(q_heads * q_len), NAN));
     call.cu_seqlens_q = on_device(queries);
     call.cu_seqlens_k = on_device(keys);
     call.sequences = static_cast<int64_t>(queries.size()) - 1;
     set_rules(call, rules);
     engine_->flash(call);
-    // The oracle sees one long sequence, in which the pairs of a query and a key of different sequences are hidden.
-    const AttentionShape shape{1, q_heads, kv_heads, q_len, kv_len, width, false};
     const ScoreFunction all = [&](std::span<double> scores, int64_t, int64_t head, int64_t row) {
       const auto after = std::ranges::upper_bound(queries, static_cast<int>(row));
       const auto at = static_cast<size_t>(after - queries.begin());
@@ -242,87 +212,66 @@ class DeviceModifiersTest : public test::EngineOnDevice {
         if (key > own_row + end - first - rows && key >= given.prefix) own[static_cast<size_t>(key)] = hidden;
       }
     };
-    return worst_of(reference_attention(shape, q, k, v, all_rows(shape), all, rules.sink()), values(call.o),
-                    values(call.lse, q_heads * q_len), 0);
+    return worst_of(made, all, rules.sink());
   }
 
   /// Calls decode() or prefill() over a cache. Returns the largest difference from the oracle, or infinity if the cache
   /// lacks a token that the call appended.
   double over_cache(const Rules& rules, const CacheCase& given) {
     constexpr int64_t longest = 130;
+    const int64_t batch = given.sequences, rows = given.q_len;
     std::vector<int> lengths = {37, longest, 1, 0};
-    const int64_t batch = given.sequences, capacity = given.capacity;
     lengths.resize(static_cast<size_t>(batch));
-    const int64_t rows = given.q_len, page = given.page == 0 ? capacity : given.page, max_pages = capacity / page;
-    const int64_t held = divided_up(longest, page);  // pages of a sequence that may hold tokens
-    const Tensor q = random_tensor(batch, q_heads, rows, width, given.dtype, Layout::bhsd, 1, 0);
-    // The elements of the cache, as the kernel reads them.
-    Tensor k = random_tensor(batch, kv_heads, longest, width, given.dtype, Layout::bhsd, 1, 1);
-    Tensor v = random_tensor(batch, kv_heads, longest, width, given.dtype, Layout::bhsd, 1, 2);
-    const int64_t pages = batch * held;
-    std::vector<int> table_of_pages(static_cast<size_t>(batch * max_pages), -1);
-    for (int64_t i = 0; i < pages; ++i) {
-      table_of_pages[static_cast<size_t>(i / held * max_pages + i % held)] = static_cast<int>((i * 7 + 3) % pages);
-    }
-    const auto place = [&](int64_t sequence, int64_t key) {
-      return given.page == 0 ? sequence : table_of_pages[static_cast<size_t>(sequence * max_pages + key / page)];
-    };
-    const auto fill = [&](Tensor& values, std::vector<float>& scales, Tensor& whole) {
-      Tensor cache = Tensor::zeros(pages, kv_heads, page, width, given.cache_dtype, Layout::bhsd);
-      whole = cache;
-      for (int64_t i = 0; has_scales(given.cache_dtype) && i < pages * kv_heads; ++i) {
-        scales.push_back(0.02f + 0.001f * static_cast<float>(i % 5));
-      }
-      for (int64_t b = 0; b < batch; ++b) {
-        for (int64_t h = 0; h < kv_heads; ++h) {
-          for (int64_t key = 0; key < lengths[static_cast<size_t>(b)]; ++key) {
-            const int64_t at = place(b, key), slot = key % page;
-            const double scale =
-                scales.empty() ? 1 : static_cast<double>(scales[static_cast<size_t>(at * kv_heads + h)]);
-            for (int64_t d = 0; d < width; ++d) {
-              cache.set(at, h, slot, d, values.at(b, h, key, d) / scale);
-              values.set(b, h, key, d, cache.at(at, h, slot, d) * scale);
-              whole.set(at, h, slot, d, cache.at(at, h, slot, d));
-              // Tokens that the call appends are not in the cache yet.
-              if (given.appends && key >= lengths[static_cast<size_t>(b)] - rows) cache.set(at, h, slot, d, NAN);
-            }
-          }
-        }
-      }
-      return on_device(cache);
-    };
+    const test::CachePlaces places(batch, given.capacity, given.page, longest);
     const bool scaled = has_scales(given.cache_dtype);
-    if (scaled) k = convert(k, DType::f32, Layout::bhsd), v = convert(v, DType::f32, Layout::bhsd);
-    std::vector<float> k_scales, v_scales;
-    Tensor whole_k, whole_v;  // the caches after the call
+    /// K or V.
+    struct Side {
+      Tensor read, whole;  // the elements as the kernel reads them; the cache after the call
+      std::vector<float> scales;
+      TensorView cache, fresh;
+    };
+    const auto side = [&](uint64_t stream) {
+      Side made{.read = random_tensor(batch, kv_heads, longest, width, scaled ? DType::f32 : given.dtype, Layout::bhsd,
+                                      1, stream),
+                .whole = Tensor::zeros(places.pages, kv_heads, places.page, width, given.cache_dtype, Layout::bhsd),
+                .scales = {},
+                .cache = {},
+                .fresh = {}};
+      for (int64_t i = 0; scaled && i < places.pages * kv_heads; ++i) {
+        made.scales.push_back(0.02f + 0.001f * static_cast<float>(i % 5));
+      }
+      Tensor before = made.whole, tokens = Tensor::zeros(batch, kv_heads, rows, width, given.dtype, Layout::bhsd);
+      places.for_tokens(lengths, kv_heads, [&](int64_t b, int64_t h, int64_t key, int64_t page, int64_t slot) {
+        const double scale = scaled ? made.scales[static_cast<size_t>(page * kv_heads + h)] : 1;
+        test::copy_row(made.whole, {page, h, slot}, made.read, {b, h, key}, 1 / scale);
+        test::copy_row(made.read, {b, h, key}, made.whole, {page, h, slot}, scale);
+      });
+      // Prefill reads a copy of the cache in Q's type.
+      if (scaled && given.prefill) made.read = convert(made.read, given.dtype, Layout::bhsd);
+      places.for_tokens(lengths, kv_heads, [&](int64_t b, int64_t h, int64_t key, int64_t page, int64_t slot) {
+        const int64_t newest = key - lengths[static_cast<size_t>(b)] + rows;
+        const bool missing = given.appends && newest >= 0;  // the call appends the token
+        test::copy_row(before, {page, h, slot}, made.whole, {page, h, slot}, missing ? NAN : 1);
+        if (missing) test::copy_row(tokens, {b, h, newest}, made.read, {b, h, key});
+      });
+      made.cache = on_device(before);
+      if (given.appends) made.fresh = on_device(tokens);
+      return made;
+    };
+    const Tensor q = random_tensor(batch, q_heads, rows, width, given.dtype, Layout::bhsd, 1, 0);
+    const Side k = side(1), v = side(2);
     CacheCall call;
     call.q = on_device(q);
-    call.k = fill(k, k_scales, whole_k);
-    call.v = fill(v, v_scales, whole_v);
-    // Prefill reads a copy of the cache in Q's type.
-    if (scaled && given.prefill) k = convert(k, given.dtype, Layout::bhsd), v = convert(v, given.dtype, Layout::bhsd);
+    call.k = k.cache;
+    call.v = v.cache;
     call.o = drawn(batch, q_heads, rows, width, 3);
     call.lse = on_device(std::vector<float>(static_cast<size_t>(batch * q_heads * rows), NAN));
     call.lengths = on_device(lengths);
-    if (given.page > 0) call.table = on_device(table_of_pages), call.max_pages = max_pages;
-    call.k_scales = table(k_scales);
-    call.v_scales = table(v_scales);
-    if (given.appends) {
-      const auto newest = [&](const Tensor& values) {
-        Tensor tokens = Tensor::zeros(batch, kv_heads, rows, width, given.dtype, Layout::bhsd);
-        for (int64_t b = 0; b < batch; ++b) {
-          for (int64_t i = 0; i < rows; ++i) {
-            const int64_t key = lengths[static_cast<size_t>(b)] - rows + i;
-            for (int64_t h = 0; h < kv_heads; ++h) {
-              for (int64_t d = 0; key >= 0 && d < width; ++d) tokens.set(b, h, i, d, values.at(b, h, key, d));
-            }
-          }
-        }
-        return on_device(tokens);
-      };
-      call.new_k = newest(k);
-      call.new_v = newest(v);
-    }
+    if (given.page > 0) call.table = on_device(places.table), call.max_pages = places.max_pages;
+    call.k_scales = table(k.scales);
+    call.v_scales = table(v.scales);
+    call.new_k = k.fresh;
+    call.new_v = v.fresh;
     set_rules(call, rules);
     call.tree = table(rules.tree);
     given.prefill ? engine_->prefill(call) : engine_->decode(call);
@@ -331,46 +280,19 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     double worst = 0;
     for (int64_t b = 0; b < batch; ++b) {
       const int64_t length = lengths[static_cast<size_t>(b)];
-      const auto part = [&](const Tensor& values, int64_t heads, int64_t tokens) {
-        Tensor one = Tensor::zeros(1, heads, tokens, width, values.dtype, Layout::bhsd);
-        for (int64_t h = 0; h < heads; ++h) {
-          for (int64_t i = 0; i < tokens; ++i) {
-            for (int64_t d = 0; d < width; ++d) one.set(0, h, i, d, values.at(b, h, i, d));
-          }
-        }
-        return one;
-      };
       const AttentionShape shape{1, q_heads, kv_heads, rows, length, width, rules.tree.empty()};
-      ReferenceRows want;
-      if (length > 0) {
-        want = reference_attention(shape, part(q, q_heads, rows), part(k, kv_heads, length), part(v, kv_heads, length),
-                                   all_rows(shape), rules.scores(b, rows, length), rules.sink());
-      } else {
-        want.rows = all_rows(shape);
-        want.o.assign(want.rows.size() * width, 0);
-        for (const RowIndex& row : want.rows) {
-          want.lse.push_back(rules.sinks.empty() ? hidden
-                                                 : static_cast<double>(rules.sinks[static_cast<size_t>(row.head)]));
-        }
-      }
-      worst = std::max(worst, worst_of(want, o, lse, b * q_heads * rows));
+      const ReferenceRows want = reference_attention(shape, test::part_of(q, b, rows), test::part_of(k.read, b, length),
+                                                     test::part_of(v.read, b, length), all_rows(shape),
+                                                     rules.scores(b, rows, length), rules.sink());
+      const auto first = static_cast<size_t>(b * q_heads * rows), count = want.rows.size();
+      worst = std::max({worst, test::largest_difference(std::span(lse).subspan(first, count), want.lse),
+                        test::largest_difference(std::span(o).subspan(first * width, count * width), want.o)});
     }
-    const auto has_all = [&](const TensorView& view, const Tensor& whole) {
-      Tensor cache = Tensor::zeros(pages, kv_heads, page, width, given.cache_dtype, Layout::bhsd);
-      cache.data = values(static_cast<const std::byte*>(view.data), static_cast<int64_t>(cache.data.size()));
-      for (int64_t b = 0; b < batch; ++b) {
-        for (int64_t h = 0; h < kv_heads; ++h) {
-          for (int64_t key = 0; key < lengths[static_cast<size_t>(b)]; ++key) {
-            for (int64_t d = 0; d < width; ++d) {
-              const int64_t at = place(b, key), slot = key % page;
-              if (cache.at(at, h, slot, d) != whole.at(at, h, slot, d)) return false;
-            }
-          }
-        }
-      }
-      return true;
-    };
-    if (given.appends && !(has_all(call.k, whole_k) && has_all(call.v, whole_v))) worst = INFINITY;
+    for (const Side* cached : {&k, &v}) {
+      Tensor after = cached->whole;
+      after.data = values(static_cast<const std::byte*>(cached->cache.data), static_cast<int64_t>(after.data.size()));
+      if (test::numbers_of(after) != test::numbers_of(cached->whole)) worst = INFINITY;
+    }
     return worst;
   }
 };
@@ -394,31 +316,13 @@ TEST_F(DeviceModifiersTest, StartsHideTheKeysBeforeThem) {
   }
 }
 
-TEST_F(DeviceModifiersTest, FewQueriesTakeTheModifiersOfDecoding) {
-  Rules rules = all_rules();
-  for (const auto& [q_len, kv_len] : {std::pair{1, 130}, {5, 77}}) {
-    for (const bool causal : {false, true}) {
-      EXPECT_LT(flash(rules, q_len, kv_len, causal, DType::f32), 1e-4) << q_len << " on " << kv_len;
-    }
-  }
-  engine_->flash({.q = drawn(4, q_heads, 1, width, 0),
-                  .k = drawn(4, kv_heads, 131, width, 1),
-                  .v = drawn(4, kv_heads, 131, width, 2),
-                  .o = drawn(4, q_heads, 1, width, 3),
-                  .starts = on_device(some_starts)});
-  const size_t prepared = engine_->prepared();
-  for (const int64_t keys : {200, 450}) {  // one launch serves up to 512 keys
-    engine_->flash({.q = drawn(4, q_heads, 1, width, 0),
-                    .k = drawn(4, kv_heads, keys, width, 1),
-                    .v = drawn(4, kv_heads, keys, width, 2),
-                    .o = drawn(4, q_heads, 1, width, 3),
-                    .starts = on_device(some_starts)});
-  }
-  EXPECT_EQ(engine_->prepared(), prepared);
-}
-
 /// A call with a bias and few queries runs the decoding kernel. One launch serves up to 512 keys.
 TEST_F(DeviceModifiersTest, FewQueriesTakeABias) {
+  for (const auto& [q_len, kv_len] : {std::pair{1, 130}, {5, 77}}) {
+    for (const bool causal : {false, true}) {
+      EXPECT_LT(flash(all_rules(), q_len, kv_len, causal, DType::f32), 1e-4) << q_len << " on " << kv_len;
+    }
+  }
   test::Some some(5);
   for (const char* axes : {"k", "bk", "hk", "bhqk", "qk", "h"}) {
     if (some.skips()) continue;
@@ -517,7 +421,7 @@ TEST_F(DeviceModifiersTest, SequencesOverALargeCacheOf8BitsTakeTurns) {
     EXPECT_EQ(engine_->launches(), 1u) << one.text();
     const size_t half_sequence = static_cast<size_t>(capacity) * kv_heads * width * sizeof(float);
     EXPECT_LT(engine_->prepared_bytes(), 5 * half_sequence) << one.text();
-    engine_ = std::make_unique<Engine>(test::test_device, EngineOptions{.cache_folder = ATTN_TEST_KERNELS});
+    reopen();
   }
 }
 
@@ -544,41 +448,8 @@ TEST_F(DeviceModifiersTest, TreesSayWhichNewTokensAreSeen) {
     all.tree = some_trees(one.q_len);
     EXPECT_LT(over_cache(all, one), tolerance(has_scales(one.cache_dtype) ? DType::f16 : one.dtype)) << one.text();
   }
-}
-
-TEST_F(DeviceModifiersTest, RefusesModifiersThatAreNotAllowed) {
-  CacheCall plain;
-  plain.q = drawn(2, q_heads, 1, width, 0);
-  plain.k = plain.v = drawn(2, kv_heads, 20, width, 1);
-  plain.o = drawn(2, q_heads, 1, width, 3);
-  plain.lengths = on_device<int>({20, 7});
-  const auto refused = [&](const std::string& part, auto change) {
-    CacheCall call = plain;
-    change(call);
-    for (const auto run : {&Engine::decode, &Engine::prefill}) {
-      try {
-        (*engine_.*run)(call, nullptr);
-        ADD_FAILURE() << "not refused: " << part;
-      } catch (const BadInput& error) {
-        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-      }
-    }
-  };
-  refused("soft_cap 1001", [](CacheCall& call) { call.soft_cap = 1001; });
-  refused("window_left -2", [](CacheCall& call) { call.window_left = -2; });
-  refused("alibi_slopes are allowed only with alibi",
-          [&](CacheCall& call) { call.alibi_slopes = on_device<float>({1, 2, 3, 4, 5, 6}); });
-  CacheCall tree = plain;
-  tree.tree = on_device<int64_t>({1, 1});
-  EXPECT_THROW(engine_->prefill(tree), BadInput);
-  tree.q = drawn(2, q_heads, 65, width, 0);
-  tree.o = drawn(2, q_heads, 65, width, 3);
-  EXPECT_THROW(engine_->decode(tree), BadInput);
-  if (test::on_cuda) return;  // on CUDA the values of tables are not checked
-  refused("starts[1] is 21; 0 to 20 are allowed", [&](CacheCall& call) { call.starts = on_device<int>({0, 21}); });
-  FlashCall flash{.q = plain.q, .k = plain.k, .v = plain.v, .o = plain.o};
-  flash.starts = on_device<int>({-1, 0});
-  EXPECT_THROW(engine_->flash(flash), BadInput);
+  EXPECT_THROW(over_cache({.tree = some_trees(1)}, {.prefill = true, .q_len = 1}), BadInput);
+  EXPECT_THROW(over_cache({.tree = some_trees(65)}, {.q_len = 65}), BadInput);
 }
 
 // A change that breaks a modifier's text on purpose, and rules that use the modifier over a cache.
@@ -593,7 +464,7 @@ TEST_F(DeviceModifiersTest, BrokenRangesOfSequencesAreCaught) {
                                  {"own + 1);\n  if constexpr (PREFIX", "own + 2);\n  if constexpr (PREFIX"},
                                  {"if (own >= last)", "if (own > last)"}}) {
     const test::MutatedSources mutated("common/attention/kernels/modifiers/keys_of_ragged.h", from, to);
-    engine_ = std::make_unique<Engine>(test::test_device, EngineOptions{.cache_folder = ATTN_TEST_KERNELS});
+    reopen();
     EXPECT_GT(ragged({}, {.causal = true}), 1e-2) << to;
   }
 }
@@ -619,7 +490,7 @@ TEST_F(DeviceModifiersTest, BrokenModifiersOverACacheAreCaught) {
       {"a token before key 0 sees keys", "score.h", "q + older < 0", "false", {.tree = any_words}}};
   for (const Mutation& mutation : mutations) {
     const test::MutatedSources mutated(folder + mutation.file, mutation.from, mutation.to);
-    engine_ = std::make_unique<Engine>(test::test_device, EngineOptions{.cache_folder = ATTN_TEST_KERNELS});
+    reopen();
     EXPECT_GT(over_cache(mutation.rules, {}), 1e-2) << mutation.what;
     if (!mutation.rules.tree.empty()) continue;  // trees are for decoding
     EXPECT_GT(over_cache(mutation.rules, {.prefill = true, .q_len = 33}), 1e-2) << mutation.what << ", prefill";
@@ -629,4 +500,4 @@ TEST_F(DeviceModifiersTest, BrokenModifiersOverACacheAreCaught) {
 }
 
 }  // namespace
-}  // namespace attn
+}  // namespace attn::modified

@@ -9,6 +9,7 @@
 #include "common/backends/cpu/operations.h"
 #include "common/backends/cpu/threadgroups.h"
 #include "common/base/error.h"
+#include "common/testing/plain_devices.h"
 
 namespace attn {
 
@@ -34,7 +35,7 @@ struct ReverseKernel : Kernel {
   CpuLoader::Loaded loaded;
 };
 
-class ReverseDevice : public Device {
+class ReverseDevice : public test::HostMemoryDevice {
  public:
   ReverseDevice() {
     info_ = cpu_info(compiler_.target());  // the reverse device uses the cpu's compiler
@@ -43,15 +44,6 @@ class ReverseDevice : public Device {
     info_.operations = &reverse_operations();
   }
 
-  void* allocate(size_t bytes) override {
-    void* block = std::aligned_alloc(buffer_alignment, (bytes + buffer_alignment - 1) & ~(buffer_alignment - 1));
-    return block ? block : throw OutOfMemory("the host has no memory left", bytes);
-  }
-  void release(void* pointer) noexcept override { std::free(pointer); }
-  void upload(void* target, const void* source, size_t bytes) override {
-    if (bytes > 0) std::memcpy(target, source, bytes);  // an empty vector's data may be null
-  }
-  void download(void* target, const void* source, size_t bytes) override { upload(target, source, bytes); }
   Binary compile(const KernelSource& source, const CompileOptions&) override { return compiler_.compile(source); }
   std::string compiler_identity() const override { return compiler_.identity(); }
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
