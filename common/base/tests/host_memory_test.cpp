@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "common/base/temporary_folder.h"
+#include "common/testing/forks.h"
 
 namespace attn {
 namespace {
@@ -29,16 +29,12 @@ class HostMemoryTest : public testing::Test {
 
 // RLIMIT_AS limits the address space of a process; `ulimit -v` sets this limit.
 TEST_F(HostMemoryTest, AProcessMayHaveALimit) {
-  const pid_t child = fork();
-  if (child == 0) {
+  test::expect_in_a_fork([&] {
     write("proc/self/statm", "1 1 1 1 0 1 0\n");
     const rlimit limit = {rlim_t{1} << 40, rlim_t{1} << 40};
     const bool limited = setrlimit(RLIMIT_AS, &limit) == 0;
-    _exit(limited && available() == 0x1p40 - static_cast<double>(sysconf(_SC_PAGESIZE)) ? 0 : 1);
-  }
-  int status = -1;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
+    return limited && available() == 0x1p40 - static_cast<double>(sysconf(_SC_PAGESIZE));
+  });
 }
 
 TEST_F(HostMemoryTest, WhereNothingIsKnownThereIsNoLimit) { EXPECT_TRUE(std::isinf(available())); }

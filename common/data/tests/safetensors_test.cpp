@@ -12,6 +12,7 @@
 #include "common/base/error.h"
 #include "common/base/temporary_folder.h"
 #include "common/data/tensor.h"
+#include "common/testing/messages.h"
 
 namespace attn {
 namespace {
@@ -31,12 +32,7 @@ std::map<std::string, StoredTensor> parse(const std::string& file, const std::ve
 
 /// The message of the BadInput that parsing throws.
 std::string error_of(const std::string& file, const std::vector<std::string>& names = {"q"}) {
-  try {
-    parse(file, names);
-  } catch (const BadInput& error) {
-    return error.what();
-  }
-  return "parsed";
+  return test::message_of<BadInput>([&] { parse(file, names); });
 }
 
 std::string q_header(const std::string& dtype, const std::string& shape, const std::string& offsets) {
@@ -81,34 +77,27 @@ TEST(SafetensorsTest, ReadsAHandMadeFile) {
   EXPECT_EQ(tensors.at("v").dtype, DType::bf16);
   EXPECT_TRUE(tensors.at("v").shape.empty());
   EXPECT_EQ(text_of(tensors.at("v").data), "gh");
-}
 
-TEST(SafetensorsTest, ReadsATensorOfNoElements) {
-  const auto tensors = parse(file_of(q_header(R"("F32")", "[2,0,4]", "[0,0]"), ""));
-  EXPECT_EQ(tensors.at("q").shape, (std::vector<int64_t>{2, 0, 4}));
-  EXPECT_TRUE(tensors.at("q").data.empty());
-}
-
-TEST(SafetensorsTest, NamesAskedForTwiceAreReadOnce) {
-  EXPECT_EQ(parse(file_of(q_header(R"("F32")", "[1]", "[0,4]"), "abcd"), {"q", "q"}).size(), 1u);
+  const auto empty = parse(file_of(q_header(R"("F32")", "[2,0,4]", "[0,0]"), ""));
+  EXPECT_EQ(empty.at("q").shape, (std::vector<int64_t>{2, 0, 4}));
+  EXPECT_TRUE(empty.at("q").data.empty());
   EXPECT_TRUE(parse(file_of("{}", ""), {}).empty());
-}
-
-TEST(SafetensorsTest, TensorsThatAreNotAskedForMayBeAnything) {
-  const std::string header = R"({"other":{"dtype":"F8_E4M3","shape":[-1],"data_offsets":[7,3]},)"
-                             R"("q":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
-  EXPECT_EQ(text_of(parse(file_of(header, "abcd")).at("q").data), "abcd");
+  // A tensor that is not asked for may be anything; a name that is asked for twice is read once.
+  const std::string other = R"({"other":{"dtype":"F8_E4M3","shape":[-1],"data_offsets":[7,3]},)"
+                            R"("q":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  EXPECT_EQ(parse(file_of(other, "abcd"), {"q", "q"}).size(), 1u);
+  EXPECT_EQ(text_of(parse(file_of(other, "abcd")).at("q").data), "abcd");
 }
 
 struct Malformed {
-  std::string what, file, message;
+  std::string file, message;
   std::vector<std::string> names = {"q"};
 };
 
 std::vector<Malformed> malformed_files() {
   const std::string f32 = R"("F32")";
   const std::string good = file_of(q_header(f32, "[2]", "[0,8]"), "abcdefgh");
-  const std::string not_outline = "header is not a JSON object of tensor descriptions";
+  const std::string not_outline = "JSON object of tensor descriptions";
   std::string endless = good, maximal = good;
   endless.replace(0, 8, 8, '\xff');
   const uint64_t over_limit = 100'000'001;
@@ -116,57 +105,52 @@ std::vector<Malformed> malformed_files() {
   std::string header_too_long = good;
   header_too_long[0] = static_cast<char>(good.size() - 7);  // one byte more than the file has
   return {
-      {"empty", "", "0 bytes are no safetensors file"},
-      {"shorter than the length", good.substr(0, 7), "7 bytes are no safetensors file"},
-      {"length of all ones", endless, "a header of 18446744073709551615 bytes is announced, at most 100000000"},
-      {"length over the limit", maximal, "a header of 100000001 bytes is announced, at most 100000000"},
-      {"length beyond the end", header_too_long, "truncated: a header of"},
-      {"cut inside the header", good.substr(0, 20), "truncated: a header of"},
-      {"cut inside the data", good.substr(0, good.size() - 1),
-       "data_offsets [0, 8], which are no range of the 7 bytes of data"},
-      {"no header", file_of("", ""), "not valid JSON"},
-      {"bad JSON", file_of(R"({"q":)", ""), "not valid JSON (byte 6)"},
-      {"bytes after the JSON", file_of("{} {}", ""), "not valid JSON"},
-      {"invalid UTF-8", file_of("{\"\xff\":1}", ""), "not valid JSON"},
-      {"number out of range", file_of(R"({"x":{"y":1e999}})", ""), "number that is out of range"},
-      {"header is a list", file_of("[1]", ""), not_outline},
-      {"header is a number", file_of("7", ""), not_outline},
-      {"deep list", file_of(std::string(1 << 20, '['), ""), not_outline},
-      {"deep object", file_of(R"({"a":{"b":{"c":1}}})", ""), not_outline},
-      {"nested shape", file_of(q_header(f32, "[[2]]", "[0,8]"), "abcdefgh"), not_outline},
-      {"same name twice", file_of(R"({"q":1,"q":2})", ""), "names tensor \"q\" twice"},
-      {"missing", good, "there is no tensor \"k\"; the file has 1: \"q\"", {"q", "k"}},
-      {"missing, nothing there", file_of(R"({"__metadata__":{"a":"b"}})", ""),
-       "there is no tensor \"q\"; the file has 0"},
-      {"not an object", file_of(R"({"q":5})", ""), "tensor \"q\" is not described by a JSON object"},
-      {"no dtype", file_of(R"({"q":{"shape":[2],"data_offsets":[0,8]}})", "abcdefgh"), "dtype null"},
-      {"dtype not text", file_of(q_header("32", "[2]", "[0,8]"), "abcdefgh"),
-       "dtype 32; F32, F16 and BF16 can be read"},
-      {"other dtype", file_of(q_header(R"("F64")", "[1]", "[0,8]"), "abcdefgh"),
-       "tensor \"q\" has dtype \"F64\"; F32,"},
-      {"lower-case dtype", file_of(q_header(R"("f32")", "[2]", "[0,8]"), "abcdefgh"), "dtype \"f32\""},
-      {"no shape", file_of(R"({"q":{"dtype":"F32","data_offsets":[0,8]}})", "abcdefgh"), "no shape"},
-      {"shape not a list", file_of(q_header(f32, "2", "[0,8]"), "abcdefgh"), "no shape"},
-      {"negative size", file_of(q_header(f32, "[-1,-2]", "[0,8]"), "abcdefgh"), "non-negative integers"},
-      {"fractional size", file_of(q_header(f32, "[2.0]", "[0,8]"), "abcdefgh"), "non-negative integers"},
-      {"textual size", file_of(q_header(f32, R"(["2"])", "[0,8]"), "abcdefgh"), "non-negative integers"},
-      {"size beyond int64", file_of(q_header(f32, "[9223372036854775808]", "[0,0]"), ""), "non-negative integers"},
-      {"size beyond uint64", file_of(q_header(f32, "[18446744073709551616]", "[0,0]"), ""), "non-negative integers"},
+      {"", "0 bytes"},
+      {good.substr(0, 7), "7 bytes"},
+      {endless, "header of 18446744073709551615 bytes"},
+      {maximal, "header of 100000001 bytes"},
+      {header_too_long, "truncated"},
+      {good.substr(0, 20), "truncated"},
+      {good.substr(0, good.size() - 1), "[0, 8]"},
+      {file_of("", ""), "JSON"},
+      {file_of(R"({"q":)", ""), "byte 6"},
+      {file_of("{} {}", ""), "JSON"},
+      {file_of("{\"\xff\":1}", ""), "JSON"},
+      {file_of(R"({"x":{"y":1e999}})", ""), "out of range"},
+      {file_of("[1]", ""), not_outline},
+      {file_of("7", ""), not_outline},
+      {file_of(std::string(1 << 20, '['), ""), not_outline},
+      {file_of(R"({"a":{"b":{"c":1}}})", ""), not_outline},
+      {file_of(q_header(f32, "[[2]]", "[0,8]"), "abcdefgh"), not_outline},
+      {file_of(R"({"q":1,"q":2})", ""), "names tensor \"q\" twice"},
+      {good, "no tensor \"k\"", {"q", "k"}},
+      {file_of(R"({"__metadata__":{"a":"b"}})", ""), "the file has 0"},
+      {file_of(R"({"q":5})", ""), "JSON object"},
+      {file_of(R"({"q":{"shape":[2],"data_offsets":[0,8]}})", "abcdefgh"), "dtype null"},
+      {file_of(q_header("32", "[2]", "[0,8]"), "abcdefgh"), "dtype 32"},
+      {file_of(q_header(R"("F64")", "[1]", "[0,8]"), "abcdefgh"), "dtype \"F64\""},
+      {file_of(q_header(R"("f32")", "[2]", "[0,8]"), "abcdefgh"), "dtype \"f32\""},
+      {file_of(R"({"q":{"dtype":"F32","data_offsets":[0,8]}})", "abcdefgh"), "no shape"},
+      {file_of(q_header(f32, "2", "[0,8]"), "abcdefgh"), "no shape"},
+      {file_of(q_header(f32, "[-1,-2]", "[0,8]"), "abcdefgh"), "integers"},
+      {file_of(q_header(f32, "[2.0]", "[0,8]"), "abcdefgh"), "integers"},
+      {file_of(q_header(f32, R"(["2"])", "[0,8]"), "abcdefgh"), "integers"},
+      {file_of(q_header(f32, "[9223372036854775808]", "[0,0]"), ""), "integers"},
+      {file_of(q_header(f32, "[18446744073709551616]", "[0,0]"), ""), "integers"},
       // 2^62 * 4 bytes, and 2^32 * 2^32 * 4: both are 0 modulo 2^64.
-      {"bytes overflow", file_of(q_header(f32, "[4611686018427387904]", "[0,0]"), ""), "does not take the 0 bytes"},
-      {"count overflows", file_of(q_header(f32, "[4294967296,4294967296]", "[0,0]"), ""), "does not take the 0 bytes"},
-      {"shape too large", file_of(q_header(f32, "[3]", "[0,8]"), "abcdefgh"), "shape [3] does not take the 8 bytes"},
-      {"shape too small", file_of(q_header(f32, "[1]", "[0,8]"), "abcdefgh"), "shape [1] does not take the 8 bytes"},
-      {"shape of another dtype", file_of(q_header(R"("F16")", "[2]", "[0,8]"), "abcdefgh"), "dtype F16"},
-      {"no offsets", file_of(R"({"q":{"dtype":"F32","shape":[2]}})", "abcdefgh"), "no data_offsets"},
-      {"one offset", file_of(q_header(f32, "[2]", "[8]"), "abcdefgh"), "no data_offsets"},
-      {"three offsets", file_of(q_header(f32, "[2]", "[0,8,8]"), "abcdefgh"), "no data_offsets"},
-      {"negative offset", file_of(q_header(f32, "[2]", "[-8,0]"), "abcdefgh"), "no data_offsets"},
-      {"end before begin", file_of(q_header(f32, "[2]", "[8,0]"), "abcdefgh"), "data_offsets [8, 0]"},
-      {"end beyond the data", file_of(q_header(f32, "[2]", "[4,12]"), "abcdefgh"), "data_offsets [4, 12]"},
-      {"all beyond the data", file_of(q_header(f32, "[0]", "[9,9]"), "abcdefgh"), "data_offsets [9, 9]"},
-      {"overlap",
-       file_of(R"({"k":{"dtype":"F32","shape":[1],"data_offsets":[2,6]},)"
+      {file_of(q_header(f32, "[4611686018427387904]", "[0,0]"), ""), "0 bytes"},
+      {file_of(q_header(f32, "[4294967296,4294967296]", "[0,0]"), ""), "0 bytes"},
+      {file_of(q_header(f32, "[3]", "[0,8]"), "abcdefgh"), "shape [3]"},
+      {file_of(q_header(f32, "[1]", "[0,8]"), "abcdefgh"), "shape [1]"},
+      {file_of(q_header(R"("F16")", "[2]", "[0,8]"), "abcdefgh"), "dtype F16"},
+      {file_of(R"({"q":{"dtype":"F32","shape":[2]}})", "abcdefgh"), "no data_offsets"},
+      {file_of(q_header(f32, "[2]", "[8]"), "abcdefgh"), "no data_offsets"},
+      {file_of(q_header(f32, "[2]", "[0,8,8]"), "abcdefgh"), "no data_offsets"},
+      {file_of(q_header(f32, "[2]", "[-8,0]"), "abcdefgh"), "no data_offsets"},
+      {file_of(q_header(f32, "[2]", "[8,0]"), "abcdefgh"), "data_offsets [8, 0]"},
+      {file_of(q_header(f32, "[2]", "[4,12]"), "abcdefgh"), "data_offsets [4, 12]"},
+      {file_of(q_header(f32, "[0]", "[9,9]"), "abcdefgh"), "data_offsets [9, 9]"},
+      {file_of(R"({"k":{"dtype":"F32","shape":[1],"data_offsets":[2,6]},)"
                R"("q":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
                "abcdef"),
        "tensors \"k\" and \"q\" overlap",
@@ -177,24 +161,16 @@ std::vector<Malformed> malformed_files() {
 TEST(SafetensorsTest, MalformedFilesAreRefusedInOneLineThatNamesTheFileAndTheFault) {
   for (const Malformed& bad : malformed_files()) {
     const std::string message = error_of(bad.file, bad.names);
-    EXPECT_EQ(message.rfind("some.safetensors: ", 0), 0u) << bad.what << ": " << message;
-    EXPECT_NE(message.find(bad.message), std::string::npos) << bad.what << ": " << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << bad.what << ": " << message;
+    test::expect_words(message, {"some.safetensors: ", bad.message});
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
-}
-
-TEST(SafetensorsTest, NamesFromTheFileCannotBreakTheLine) {
-  const std::string message = error_of(file_of(R"({"a\nb":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})", ""));
-  EXPECT_NE(message.find(R"("a\nb")"), std::string::npos) << message;
-  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
 }
 
 TEST(SafetensorsTest, TheErrorOfAMissingNameListsSomeNamesOfTheFile) {
   std::string header = "{";
   for (int i = 10; i < 30; ++i) header += (i > 10 ? ",\"t" : "\"t") + std::to_string(i) + "\":{}";
   const std::string message = error_of(file_of(header + "}", ""));
-  EXPECT_NE(message.find(R"(the file has 20: "t10", "t11")"), std::string::npos) << message;
-  EXPECT_NE(message.find(R"("t17", ...)"), std::string::npos) << message;
+  test::expect_words(message, {"20", R"("t10", "t11")", R"("t17", ...)"});
   EXPECT_EQ(message.find("t18"), std::string::npos) << message;
 }
 
@@ -206,10 +182,11 @@ TEST(SafetensorsTest, LargeHeadersAreRead) {
   EXPECT_EQ(text_of(parse(file_of(header, "ab")).at("q").data), "ab");
   std::string list = "[";
   for (int i = 0; i < 1'000'000; ++i) list += "{},";
-  EXPECT_NE(error_of(file_of(list + "{}]", "")), "parsed");
+  EXPECT_THROW(parse(file_of(list + "{}]", "")), BadInput);
 }
 
 TEST_F(SafetensorsFile, WriterMakesTheBytesOfTheFormat) {
+  put("x", "an older file");
   write_safetensors(path("x"),
                     {{"q", {DType::f16, {1, 3}, bytes_of("abcdef")}}, {"k", {DType::f32, {}, bytes_of("wxyz")}}});
   const std::string file = contents("x");
@@ -225,6 +202,7 @@ TEST_F(SafetensorsFile, WriterMakesTheBytesOfTheFormat) {
   header.erase(header.find_last_not_of(' ') + 1);
   EXPECT_EQ(header, R"({"k":{"data_offsets":[0,4],"dtype":"F32","shape":[]},)"
                     R"("q":{"data_offsets":[4,10],"dtype":"F16","shape":[1,3]}})");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder()), {}), 1) << "a temporary file is left";
 }
 
 TEST_F(SafetensorsFile, EveryDtypeRoundTrips) {
@@ -244,21 +222,9 @@ TEST_F(SafetensorsFile, EveryDtypeRoundTrips) {
   }
 }
 
-TEST_F(SafetensorsFile, ReplacesAFileAndLeavesNoTemporary) {
-  put("x", "old");
-  write_safetensors(path("x"), {{"q", {DType::f32, {1}, bytes_of("abcd")}}});
-  EXPECT_EQ(text_of(read_safetensors(path("x"), {"q"}).at("q").data), "abcd");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder()), {}), 1);
-}
-
 TEST_F(SafetensorsFile, AFailedWriteSaysWhichFileAndLeavesNothing) {
   for (const std::string& target : {path("missing/x"), folder().string()}) {
-    try {
-      write_safetensors(target, {});
-      ADD_FAILURE() << "nothing was thrown for " << target;
-    } catch (const BadInput& error) {
-      EXPECT_EQ(std::string(error.what()).rfind(target + ": cannot be written: ", 0), 0u) << error.what();
-    }
+    test::expect_error<BadInput>([&] { write_safetensors(target, {}); }, {target});
   }
   EXPECT_TRUE(fs::is_empty(folder()));
   EXPECT_FALSE(fs::exists(folder().string() + "." + std::to_string(getpid()) + ".tmp"));
@@ -276,20 +242,11 @@ TEST_F(SafetensorsFile, WritesOnlyWhatFitsItsShape) {
 }
 
 TEST_F(SafetensorsFile, AFileThatCannotBeReadIsNamed) {
-  const auto message = [&](const std::string& file) -> std::string {
-    try {
-      read_safetensors(path(file), {"q"});
-    } catch (const BadInput& error) {
-      return error.what();
-    }
-    return "read";
-  };
-  EXPECT_EQ(message("none"), path("none") + ": no such file");
   fs::create_directory(path("folder"));
-  EXPECT_EQ(message("folder"), path("folder") + ": is not a regular file");
   put("cut", file_of(q_header(R"("F32")", "[1]", "[0,4]"), "abc"));
-  EXPECT_EQ(message("cut"),
-            path("cut") + ": tensor \"q\" has data_offsets [0, 4], which are no range of the 3 bytes of data");
+  for (const auto& [file, word] : {std::pair{"none", "no such file"}, {"folder", "regular file"}, {"cut", "[0, 4]"}}) {
+    test::expect_error<BadInput>([&, &name = file] { read_safetensors(path(name), {"q"}); }, {path(file), word});
+  }
 }
 
 TEST_F(SafetensorsFile, ReadsOnlyWhatIsAskedFor) {
