@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <ostream>
 #include <random>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/testing/messages.h"
 
 namespace attn {
 
@@ -25,19 +29,6 @@ void PrintTo(const TableSpan& span, std::ostream* out) {
 namespace {
 
 constexpr int64_t max_int = INT32_MAX;
-
-/// The message of the `Exception` that the call throws, or "no error".
-template <typename Exception>
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-std::string bad_input(const std::function<void()>& call) { return error_of<BadInput>(call); }
 
 std::vector<int32_t> pages_of(const PagedKvCache& cache, SequenceId id) {
   const auto pages = cache.pages(id);
@@ -84,16 +75,6 @@ TEST_F(PagedKvCacheTest, TableAndLengthsHaveARowForEachSequence) {
   EXPECT_EQ(cache.lengths(), Pages({1, 0, 0}));
 }
 
-TEST_F(PagedKvCacheTest, PagesOfAFreedSequenceAreTakenAgainInTheSameOrder) {
-  const SequenceId b = cache.create();
-  cache.append(a, 12);
-  cache.append(b, 8);
-  cache.free(a);
-  cache.append(b, 8);
-  EXPECT_EQ(pages_of(cache, b), Pages({3, 4, 0, 1}));
-  EXPECT_EQ(cache.create().row, a.row);
-}
-
 TEST_F(PagedKvCacheTest, AForkSharesPagesAndTakesNone) {
   cache.append(a, 10);
   const SequenceId whole = cache.fork(a), prefix = cache.fork(a, 5);
@@ -108,12 +89,6 @@ TEST_F(PagedKvCacheTest, AForkSharesPagesAndTakesNone) {
   EXPECT_EQ(pages_of(cache, whole), Pages({0, 1, 2}));
 }
 
-TEST_F(PagedKvCacheTest, AForkOfZeroTokensHoldsNoPage) {
-  cache.append(a, 4);
-  EXPECT_EQ(pages_of(cache, cache.fork(a, 0)), Pages());
-  EXPECT_EQ(cache.holders(), Pages({1, 0, 0, 0, 0, 0, 0, 0}));
-}
-
 TEST_F(PagedKvCacheTest, AnAppendToASharedPageCopiesThePage) {
   cache.append(a, 6);
   const SequenceId b = cache.fork(a);
@@ -124,130 +99,50 @@ TEST_F(PagedKvCacheTest, AnAppendToASharedPageCopiesThePage) {
   EXPECT_EQ(pages_of(cache, b), Pages({0, 1}));
 }
 
-TEST_F(PagedKvCacheTest, ACopyHasTheTokensOfTheSequenceThatAppends) {
-  cache.append(a, 7);
-  const SequenceId b = cache.fork(a, 5);
-  EXPECT_EQ(cache.append(b, 1), (PageCopy{.from = 1, .to = 2, .tokens = 1}));
-  cache.truncate(a, 6);
-  EXPECT_EQ(cache.append(a, 1), std::nullopt);
-}
-
-TEST_F(PagedKvCacheTest, AFullPageStaysShared) {
-  cache.append(a, 8);
-  const SequenceId b = cache.fork(a), c = cache.fork(a, 4);
-  EXPECT_EQ(cache.append(a, 1), std::nullopt);
-  EXPECT_EQ(cache.append(b, 1), std::nullopt);
-  EXPECT_EQ(cache.append(c, 1), std::nullopt);
-  EXPECT_EQ(pages_of(cache, a), Pages({0, 1, 2}));
-  EXPECT_EQ(pages_of(cache, b), Pages({0, 1, 3}));
-  EXPECT_EQ(pages_of(cache, c), Pages({0, 4}));
-}
-
-TEST_F(PagedKvCacheTest, AppendingZeroTokensToASharedPageMakesNoCopy) {
-  cache.append(a, 3);
-  cache.fork(a);
-  EXPECT_EQ(cache.append(a, 0), std::nullopt);
-  EXPECT_EQ(pages_of(cache, a), Pages({0}));
-}
-
-TEST_F(PagedKvCacheTest, TruncatingGivesBackPagesWithoutTokens) {
-  cache.append(a, 17);
-  cache.truncate(a, 17);
-  EXPECT_EQ(pages_of(cache, a), Pages({0, 1, 2, 3, 4}));
-  cache.truncate(a, 9);
-  EXPECT_EQ(pages_of(cache, a), Pages({0, 1, 2}));
-  cache.truncate(a, 8);
-  EXPECT_EQ(pages_of(cache, a), Pages({0, 1}));
-  cache.truncate(a, 0);
-  EXPECT_EQ(pages_of(cache, a), Pages());
-  EXPECT_EQ(cache.length(a), 0);
-  EXPECT_EQ(cache.figures().free_pages, 8);
-}
-
-TEST_F(PagedKvCacheTest, ASharedPageIsFreeWhenItsLastHolderLeaves) {
-  cache.append(a, 8);
-  const SequenceId b = cache.fork(a);
-  cache.truncate(a, 2);
-  EXPECT_EQ(cache.holders(), Pages({2, 1, 0, 0, 0, 0, 0, 0}));
-  cache.free(b);
-  EXPECT_EQ(cache.holders(), Pages({1, 0, 0, 0, 0, 0, 0, 0}));
-  cache.free(a);
-  EXPECT_EQ(cache.figures().free_pages, 8);
-}
-
-TEST_F(PagedKvCacheTest, AStaleIdIsRefusedByEveryFunction) {
+// A refused call changes nothing. CacheSimulation tests copies, shared pages, figures and exhaustion with many calls.
+TEST_F(PagedKvCacheTest, RefusesStaleIdsAndLengthsOutOfRange) {
   cache.append(a, 2);
   cache.free(a);
-  const std::string stale = "paged cache: the id of row 0, generation 1, is stale; its sequence must exist";
-  const auto check = [&] {
-    const PagedKvCache before = cache;
-    EXPECT_EQ(bad_input([&] { cache.free(a); }), stale);
-    EXPECT_EQ(bad_input([&] { cache.append(a, 1); }), stale);
-    EXPECT_EQ(bad_input([&] { cache.truncate(a, 0); }), stale);
-    EXPECT_EQ(bad_input([&] { cache.fork(a); }), stale);
-    EXPECT_EQ(bad_input([&] { cache.fork(a, 0); }), stale);
-    EXPECT_EQ(bad_input([&] { cache.length(a); }), stale);
-    EXPECT_EQ(bad_input([&] { cache.pages(a); }), stale);
-    EXPECT_EQ(bad_input([&] { cache.place(a, 0); }), stale);
-    EXPECT_EQ(cache, before);
-  };
-  check();
   const SequenceId again = cache.create();
   ASSERT_EQ(again.row, a.row);
-  cache.append(again, 2);
-  check();
-}
-
-TEST_F(PagedKvCacheTest, AnIdThatNoSequenceHadIsRefused) {
-  for (const SequenceId id : {SequenceId(), SequenceId{-1, 1}, SequenceId{3, 1}, SequenceId{1, 0}, SequenceId{1, 1}}) {
-    EXPECT_NE(bad_input([&] { cache.length(id); }), "no error") << id.row << " " << id.generation;
-  }
-}
-
-TEST_F(PagedKvCacheTest, LengthsAndPositionsOutOfRangeAreRefused) {
-  cache.append(a, 6);
+  cache.append(again, 6);
   const PagedKvCache before = cache;
-  EXPECT_EQ(bad_input([&] { cache.append(a, 15); }),
-            "paged cache: append of 15 tokens to a sequence of 6; allowed are 0 to 14, because a sequence has at most "
-            "5 pages of 4");
-  EXPECT_NE(bad_input([&] { cache.append(a, -1); }), "no error");
-  EXPECT_NE(bad_input([&] { cache.append(a, INT64_MAX); }), "no error");
-  EXPECT_EQ(bad_input([&] { cache.truncate(a, 7); }), "paged cache: truncate to 7 tokens; the sequence has 6");
-  EXPECT_NE(bad_input([&] { cache.truncate(a, -1); }), "no error");
-  EXPECT_EQ(bad_input([&] { cache.fork(a, 7); }), "paged cache: fork of 7 tokens; the sequence has 6");
-  EXPECT_NE(bad_input([&] { cache.fork(a, -1); }), "no error");
-  EXPECT_EQ(bad_input([&] { cache.place(a, 6); }), "paged cache: token 6; the sequence has 6, counted from 0");
-  EXPECT_NE(bad_input([&] { cache.place(a, -1); }), "no error");
-  EXPECT_EQ(cache, before);
-  cache.append(a, 14);
-  EXPECT_EQ(cache.length(a), 20);
+  const auto refused = [&](const auto& call, std::initializer_list<std::string_view> words) {
+    test::expect_error<BadInput>(call, words);
+    EXPECT_EQ(cache, before);
+  };
+  for (const SequenceId& id : {a, SequenceId(), {-1, 1}, {3, 1}, {1, 0}, {1, 1}}) {
+    refused([&] { cache.free(id); }, {"stale"});
+    refused([&] { cache.append(id, 1); }, {"stale"});
+    refused([&] { cache.truncate(id, 0); }, {"stale"});
+    refused([&] { cache.fork(id); }, {"stale"});
+    refused([&] { cache.fork(id, 0); }, {"stale"});
+    refused([&] { cache.length(id); }, {"stale"});
+    refused([&] { cache.pages(id); }, {"stale"});
+    refused([&] { cache.place(id, 0); }, {"stale"});
+  }
+  for (const int64_t tokens : {int64_t{15}, int64_t{-1}, INT64_MAX}) {
+    refused([&] { cache.append(again, tokens); }, {"append of", "6", "0 to 14"});
+  }
+  for (const int64_t tokens : {7, -1}) {
+    refused([&] { cache.truncate(again, tokens); }, {"truncate to", "has 6"});
+    refused([&] { cache.fork(again, tokens); }, {"fork of", "has 6"});
+    refused([&] { cache.place(again, tokens); }, {"token", "has 6"});
+  }
+  cache.append(again, 14);
+  EXPECT_EQ(cache.length(again), 20);
 }
 
-TEST_F(PagedKvCacheTest, ExhaustionChangesNothing) {
+TEST_F(PagedKvCacheTest, SaysWhatIsFull) {
   const SequenceId b = cache.create();
   cache.append(a, 20);
   cache.append(b, 6);
-  {
-    const PagedKvCache before = cache;
-    EXPECT_EQ(error_of<CacheFull>([&] { cache.append(b, 7); }),
-              "paged cache: append needs 2 more pages; 1 of 8 are free");
-    EXPECT_EQ(cache, before);
-  }
+  test::expect_error<CacheFull>([&] { cache.append(b, 7); }, {"2 more pages", "1 of 8"});
   const SequenceId c = cache.fork(b);
-  {
-    const PagedKvCache before = cache;
-    EXPECT_EQ(error_of<CacheFull>([&] { cache.append(c, 3); }),
-              "paged cache: append needs 2 more pages; 1 of 8 are free")
-        << "did not count the page for the copy";
-    EXPECT_EQ(error_of<CacheFull>([&] { cache.create(); }), "paged cache: all 3 rows have a sequence");
-    EXPECT_EQ(error_of<CacheFull>([&] { cache.fork(a); }), "paged cache: all 3 rows have a sequence");
-    EXPECT_EQ(cache, before);
-  }
+  test::expect_error<CacheFull>([&] { cache.append(c, 3); }, {"2 more pages", "1 of 8"});  // one for the copy
+  test::expect_error<CacheFull>([&] { cache.create(); }, {"3 rows"});
+  test::expect_error<CacheFull>([&] { cache.fork(a); }, {"3 rows"});
   EXPECT_EQ(cache.append(c, 2), (PageCopy{.from = 6, .to = 7, .tokens = 2})) << "did not copy to the last free page";
-  cache.append(b, 2);
-  const PagedKvCache before = cache;
-  EXPECT_NE(error_of<CacheFull>([&] { cache.append(b, 1); }), "no error");
-  EXPECT_EQ(cache, before);
 }
 
 TEST_F(PagedKvCacheTest, EachChangeIsReturnedOnce) {
@@ -271,83 +166,39 @@ TEST_F(PagedKvCacheTest, EachChangeIsReturnedOnce) {
   EXPECT_EQ(cache.take_changes(), Spans({{1, 0, 3}}));
 }
 
-TEST_F(PagedKvCacheTest, FiguresCountPagesTokensAndGaps) {
-  EXPECT_EQ(cache.figures().waste, 0);
-  EXPECT_EQ(cache.figures().fragmentation, 0);
-  const SequenceId b = cache.create();
-  cache.append(a, 4);
-  cache.append(b, 4);
-  cache.append(a, 5);                     // 0 2 3
-  const SequenceId c = cache.fork(a, 6);  // 0 2
-  cache.append(b, 1);                     // 1 4
-  CacheFigures figures = cache.figures();
-  EXPECT_EQ(figures.used_pages, 5);
-  EXPECT_EQ(figures.free_pages, 3);
-  EXPECT_EQ(figures.shared_pages, 2);
-  EXPECT_EQ(figures.peak_pages, 5);
-  EXPECT_EQ(figures.tokens, 9 + 5 + 6);
-  EXPECT_EQ(figures.wasted_slots, 3 + 3) << "of pages 3 and 4; page 2 has no empty slot, because a fills it";
-  EXPECT_DOUBLE_EQ(figures.waste, 6.0 / 20);
-  EXPECT_DOUBLE_EQ(figures.fragmentation, 3.0 / 4) << "of 4 pairs only (2, 3) is contiguous in the pool";
-  cache.truncate(a, 7);
-  figures = cache.figures();
-  EXPECT_EQ(figures.wasted_slots, 1 + 3) << "1 of page 2, which has 3 tokens of a and 2 of c; 3 of page 4";
-  EXPECT_EQ(figures.peak_pages, 5);
-  cache.free(a);
-  figures = cache.figures();
-  EXPECT_EQ(figures.shared_pages, 0);
-  EXPECT_EQ(figures.wasted_slots, 2 + 3);
-  cache.free(b);
-  cache.free(c);
-  figures = cache.figures();
-  EXPECT_EQ(figures.used_pages, 0);
-  EXPECT_EQ(figures.tokens, 0);
-  EXPECT_EQ(figures.wasted_slots, 0);
-  EXPECT_EQ(figures.fragmentation, 0);
-}
-
 TEST(CacheSizesTest, ImpossibleSizesAreRefused) {
-  const auto refused = [](const CacheSizes& sizes) { return bad_input([&] { PagedKvCache cache(sizes); }); };
-  EXPECT_EQ(refused({0, 16, 4, 4}), "paged cache: pages=0 is not allowed; allowed are 1 to 2147483647");
-  EXPECT_EQ(refused({8, 0, 4, 4}), "paged cache: page_size=0 is not allowed; allowed are 1 to 2147483647");
-  EXPECT_EQ(refused({8, 16, 0, 4}), "paged cache: max_sequences=0 is not allowed; allowed are 1 to 536870911");
-  EXPECT_EQ(refused({8, 16, 4, -1}), "paged cache: max_pages=-1 is not allowed; allowed are 1 to 134217727");
-  EXPECT_NE(refused({max_int + 1, 16, 4, 4}), "no error");
-  EXPECT_NE(refused({8, 16, 4, 134217728}), "no error");
-  EXPECT_NE(refused({8, 16, 536870912, 4}), "no error");
-  EXPECT_EQ(refused({1, 1, 1, 1}), "no error");
-  EXPECT_EQ(refused({1, max_int, 1, 1}), "no error");
+  for (const auto& [sizes, word] : {std::pair<CacheSizes, const char*>{{0, 16, 4, 4}, "pages=0"},
+                                    {{8, 0, 4, 4}, "page_size=0"},
+                                    {{8, 16, 0, 4}, "max_sequences=0"},
+                                    {{8, 16, 4, -1}, "max_pages=-1"},
+                                    {{max_int + 1, 16, 4, 4}, "pages=2147483648"},
+                                    {{8, 16, 4, 134217728}, "max_pages=134217728"},
+                                    {{8, 16, 536870912, 4}, "max_sequences=536870912"}}) {
+    test::expect_error<BadInput>([&, &refused = sizes] { PagedKvCache cache(refused); }, {word});
+  }
+  PagedKvCache({1, 1, 1, 1});
+  PagedKvCache({1, max_int, 1, 1});
 }
 
 TEST(ValidatePageTableTest, TheFirstWrongEntryIsNamed) {
-  const Pages lengths = {5, 0, 8}, holders = {1, 1, 0, 2};
-  const auto error = [&](Pages table, const Pages& of_lengths, const Pages& of_holders = {}) {
-    return bad_input([&] { validate_page_table(table, of_lengths, 4, 4, of_holders); });
+  const Pages lengths = {5, 0, 8}, holders = {1, 1, 0, 2}, sound = {0, 3, -1, 77, 3, 1};  // 77: after the last token
+  const auto refused = [&](std::initializer_list<std::string_view> words, const Pages& table, const Pages& of_lengths,
+                           const Pages& of_holders = {}) {
+    test::expect_error<BadInput>([&] { validate_page_table(table, of_lengths, 4, 4, of_holders); }, words);
   };
-  const Pages sound = {0, 3, -1, 77, 3, 1};
-  EXPECT_EQ(error(sound, lengths), "no error") << "an entry after a row's last token was refused";
-  EXPECT_EQ(error(sound, lengths, holders), "no error");
-  EXPECT_EQ(error({0, -1, 0, 0, 4, 1}, lengths), "page table: row 0, column 1: page -1; the pool has pages 0 to 3");
-  EXPECT_EQ(error({0, 3, 0, 0, 4, 9}, lengths), "page table: row 2, column 0: page 4; the pool has pages 0 to 3");
-  EXPECT_EQ(error({0, 3, 0, 0, 3, 2}, lengths), "no error");
-  EXPECT_EQ(error({0, 3, 0, 0, 3, 2}, lengths, holders),
-            "page table: row 2, column 1: page 2 is free; a sequence must hold it");
-  EXPECT_EQ(error(sound, {5, 9, 8}), "page table: row 1: length 9; lengths from 0 to 2 pages of 4 tokens are allowed");
-  EXPECT_NE(error(sound, {-1, 0, 8}), "no error");
-  EXPECT_EQ(error(sound, {5, 0, 8, 1}),
-            "page table: 6 entries for 4 lengths; each length must have the same number of entries");
-  EXPECT_NE(error(sound, {}), "no error");
-  EXPECT_EQ(error(sound, lengths, {1, 1}), "page table: holders of 2 pages; the pool has 4");
-  EXPECT_NE(bad_input([&] { validate_page_table(sound, lengths, 0, 4); }), "no error");
-  EXPECT_EQ(error({}, {}), "no error");
-}
-
-TEST(ValidatePageTableTest, TheCachesOwnTableIsSound) {
-  PagedKvCache cache({.pages = 6, .page_size = 4, .max_sequences = 3, .max_pages = 4});
-  const SequenceId a = cache.create();
-  cache.append(a, 9);
-  cache.fork(a, 5);
-  validate_page_table(cache.table(), cache.lengths(), 4, 6, cache.holders());
+  validate_page_table(sound, lengths, 4, 4);
+  validate_page_table(sound, lengths, 4, 4, holders);
+  validate_page_table({}, {}, 4, 4);
+  refused({"row 0, column 1: page -1", "0 to 3"}, {0, -1, 0, 0, 4, 1}, lengths);
+  refused({"row 2, column 0: page 4", "0 to 3"}, {0, 3, 0, 0, 4, 9}, lengths);
+  validate_page_table(Pages{0, 3, 0, 0, 3, 2}, lengths, 4, 4);
+  refused({"row 2, column 1: page 2 is free"}, {0, 3, 0, 0, 3, 2}, lengths, holders);
+  refused({"row 1: length 9"}, sound, {5, 9, 8});
+  refused({"row 0: length -1"}, sound, {-1, 0, 8});
+  refused({"6 entries", "4 lengths"}, sound, {5, 0, 8, 1});
+  refused({"6 entries"}, sound, {});
+  refused({"holders of 2 pages", "4"}, sound, lengths, {1, 1});
+  test::expect_error<BadInput>([&] { validate_page_table(sound, lengths, 0, 4); }, {});
 }
 
 /// Performs the same operations on the cache, on a simple model, and on a simulated device. The model has each
@@ -356,38 +207,35 @@ TEST(ValidatePageTableTest, TheCachesOwnTableIsSound) {
 class Simulation {
  public:
   Simulation(const CacheSizes& sizes, uint64_t seed)
-      : sizes_(sizes),
-        random_(seed),
-        cache_(sizes),
-        slots_(sizes.pages * sizes.page_size, nothing),
-        mirror_(cache_.table()) {}
+      : sizes_(sizes), random_(seed), cache_(sizes), slots_(sizes.pages * sizes.page_size), mirror_(cache_.table()) {}
 
   void step() {
-    switch (below(8)) {
-      case 0:
-        create();
-        break;
-      case 1:
-        fork(below(2) == 0);
-        break;
-      case 2:
-        truncate();
-        break;
-      case 3:
-        free();
-        break;
-      case 4:
-        append_to_each();
-        break;
-      default:
-        append();
-        break;
+    const int64_t kind = below(8);
+    if (kind == 0) {
+      add({}, [&] { return cache_.create(); });
+    } else if (!sequences_.empty()) {
+      Sequence& some = sequences_[below(sequences_.size())];
+      const int64_t tokens = below(some.tokens.size() + 1);
+      if (kind == 1) {
+        add({some.tokens.begin(), some.tokens.begin() + tokens}, [&] { return cache_.fork(some.id, tokens); });
+      } else if (kind == 2) {
+        some.tokens.resize(tokens);
+        cache_.truncate(some.id, tokens);
+      } else if (kind == 3) {
+        free(some);
+      } else if (kind == 4) {  // as a decode step does
+        std::vector<Sequence*> all;
+        for (Sequence& sequence : sequences_) all.push_back(&sequence);
+        append(all, 1);
+      } else {
+        append({&some}, below(2 * sizes_.page_size) + 1);
+      }
     }
     check();
   }
 
   void free_all() {
-    while (!sequences_.empty()) free();
+    while (!sequences_.empty()) free(sequences_.back());
     check();
   }
 
@@ -400,121 +248,68 @@ class Simulation {
     SequenceId id;
     std::vector<int> tokens;
   };
-  static constexpr int nothing = -1;
 
   int64_t below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random_); }
-  Sequence& any() { return sequences_[below(sequences_.size())]; }
+  int& slot(int64_t page, int64_t index) { return slots_[page * sizes_.page_size + index]; }
+  int64_t pages_of(int64_t tokens) const { return (tokens + sizes_.page_size - 1) / sizes_.page_size; }
 
-  /// Returns whether `call` throws CacheFull. If it does, the cache must not have changed.
-  bool full(const std::function<void()>& call) {
+  /// Expects that `call` throws CacheFull and changes nothing if `refused`. Returns whether it was done.
+  bool done(const std::function<void()>& call, bool refused) {
     const PagedKvCache before = cache_;
-    try {
+    refusals_ += refused;
+    if (!refused) {
       call();
-      return false;
-    } catch (const CacheFull&) {
+    } else {
+      EXPECT_THROW(call(), CacheFull);
       EXPECT_EQ(cache_, before);
-      ++refusals_;
-      return true;
     }
+    return !refused;
   }
 
-  void create() {
+  void add(std::vector<int> tokens, const std::function<SequenceId()>& make) {
     SequenceId id;
-    const bool refused = full([&] { id = cache_.create(); });
-    EXPECT_EQ(refused, sequences_.size() == static_cast<size_t>(sizes_.max_sequences));
-    if (!refused) sequences_.push_back({id, {}});
+    const bool full = sequences_.size() == static_cast<size_t>(sizes_.max_sequences);
+    if (done([&] { id = make(); }, full)) sequences_.push_back({id, std::move(tokens)});
   }
 
-  void fork(bool whole) {
-    if (sequences_.empty()) return;
-    const Sequence& parent = any();
-    std::vector<int> tokens = parent.tokens;
-    if (!whole) tokens.resize(below(tokens.size() + 1));
-    SequenceId id;
-    const bool refused = full([&] { id = whole ? cache_.fork(parent.id) : cache_.fork(parent.id, tokens.size()); });
-    EXPECT_EQ(refused, sequences_.size() == static_cast<size_t>(sizes_.max_sequences));
-    if (!refused) sequences_.push_back({id, tokens});
-  }
-
-  void truncate() {
-    if (sequences_.empty()) return;
-    Sequence& sequence = any();
-    sequence.tokens.resize(below(sequence.tokens.size() + 1));
-    cache_.truncate(sequence.id, sequence.tokens.size());
-  }
-
-  void free() {
-    if (sequences_.empty()) return;
-    Sequence& sequence = any();
+  void free(Sequence& sequence) {
     cache_.free(sequence.id);
     EXPECT_THROW(cache_.free(sequence.id), BadInput);
     std::swap(sequence, sequences_.back());
     sequences_.pop_back();
   }
 
-  /// Returns how many pages an append takes, by the model's lengths and the device's table.
-  int64_t needed(const Sequence& sequence, int64_t tokens) const {
-    const int64_t had = sequence.tokens.size(), size = sizes_.page_size;
-    int64_t pages = (had + tokens + size - 1) / size - (had + size - 1) / size;
-    if (tokens > 0 && had % size != 0) {
-      const int32_t last = mirror_[sequence.id.row * sizes_.max_pages + had / size];
-      pages += std::count(mirror_.begin(), mirror_.end(), last) > 1;
-    }
-    return pages;
-  }
-
-  /// Appends to the cache and to the model, but not to the device: the caller makes the copies and writes the tokens.
-  /// Returns whether there was room.
-  bool reserve(Sequence& sequence, int64_t tokens, std::vector<PageCopy>& copies) {
-    const bool refused = full([&] {
-      if (const auto copy = cache_.append(sequence.id, tokens)) copies.push_back(*copy);
-    });
-    for (int64_t i = 0; i < tokens && !refused; ++i) sequence.tokens.push_back(++last_token_);
-    return !refused;
-  }
-
-  void copy(const PageCopy& copy) {
-    ++copies_;
-    for (int64_t i = 0; i < copy.tokens; ++i) slot(copy.to, i) = slot(copy.from, i);
-  }
-
-  void write(const Sequence& sequence, int64_t tokens) {
-    const int64_t length = sequence.tokens.size();
-    for (int64_t i = length - tokens; i < length; ++i) {
-      const TokenPlace place = cache_.place(sequence.id, i);
-      slot(place.page, place.slot) = sequence.tokens[i];
-    }
-  }
-
-  void append() {
-    if (sequences_.empty()) return;
-    Sequence& sequence = any();
-    const int64_t room = sizes_.max_pages * sizes_.page_size - sequence.tokens.size();
-    const int64_t tokens = below(std::min(room, 2 * sizes_.page_size) + 1), wanted = needed(sequence, tokens);
-    const int64_t free_pages = cache_.figures().free_pages;
+  /// Appends to each sequence that has room. The device makes the copies in another order than the appends.
+  void append(const std::vector<Sequence*>& grown, int64_t tokens) {
     std::vector<PageCopy> copies;
-    const bool done = reserve(sequence, tokens, copies);
-    EXPECT_EQ(done, wanted <= free_pages);
-    if (!done) return;
-    for (const PageCopy& order : copies) copy(order);
-    write(sequence, tokens);
-  }
-
-  /// Appends to each sequence as a decode step does, and makes the copies in another order than the appends.
-  void append_to_each() {
-    std::vector<PageCopy> copies;
-    std::vector<Sequence*> grown;
-    for (Sequence& sequence : sequences_) {
-      const bool room = static_cast<int64_t>(sequence.tokens.size()) < sizes_.max_pages * sizes_.page_size;
-      if (room && reserve(sequence, 1, copies)) grown.push_back(&sequence);
+    std::vector<Sequence*> written;
+    for (Sequence* sequence : grown) {
+      const int64_t had = sequence->tokens.size(), has = had + tokens;
+      if (has > sizes_.max_pages * sizes_.page_size) continue;
+      int64_t wanted = pages_of(has) - pages_of(had);
+      if (had % sizes_.page_size != 0) wanted += cache_.holders()[cache_.pages(sequence->id).back()] > 1;
+      const auto call = [&] {
+        if (const auto copy = cache_.append(sequence->id, tokens)) copies.push_back(*copy);
+      };
+      if (!done(call, wanted > cache_.figures().free_pages)) continue;
+      for (int64_t i = 0; i < tokens; ++i) sequence->tokens.push_back(++last_token_);
+      written.push_back(sequence);
     }
     std::shuffle(copies.begin(), copies.end(), random_);
-    for (const PageCopy& order : copies) copy(order);
-    for (const Sequence* sequence : grown) write(*sequence, 1);
+    for (const PageCopy& copy : copies) {
+      for (int64_t i = 0; i < copy.tokens; ++i) slot(copy.to, i) = slot(copy.from, i);
+    }
+    copies_ += static_cast<int>(copies.size());
+    for (const Sequence* sequence : written) {
+      const int64_t length = sequence->tokens.size();
+      for (int64_t i = length - tokens; i < length; ++i) {
+        const TokenPlace place = cache_.place(sequence->id, i);
+        slot(place.page, place.slot) = sequence->tokens[i];
+      }
+    }
   }
 
-  int& slot(int64_t page, int64_t index) { return slots_[page * sizes_.page_size + index]; }
-
+  /// Checks the device's table and slots, and the cache's figures, against the model. Clears pages without a holder.
   void check() {
     for (const TableSpan& span : cache_.take_changes()) {
       const int64_t begin = span.row * sizes_.max_pages;
@@ -522,67 +317,49 @@ class Simulation {
                 mirror_.begin() + begin + span.first);
     }
     ASSERT_EQ(mirror_, cache_.table());
-    check_contents();
-    check_figures();
-  }
-
-  void check_contents() {
-    std::vector<int32_t> lengths(sizes_.max_sequences), columns(sizes_.max_sequences);
-    for (const Sequence& sequence : sequences_) {
-      lengths[sequence.id.row] = sequence.tokens.size();
-      columns[sequence.id.row] = (sequence.tokens.size() + sizes_.page_size - 1) / sizes_.page_size;
-    }
-    ASSERT_EQ(cache_.lengths(), lengths);
-    validate_page_table(mirror_, lengths, sizes_.page_size, sizes_.pages, cache_.holders());
-    for (const Sequence& sequence : sequences_) {
-      std::vector<int> read;
-      for (size_t i = 0; i < sequence.tokens.size(); ++i) {
-        const int64_t page = mirror_[sequence.id.row * sizes_.max_pages + i / sizes_.page_size];
-        read.push_back(slot(page, i % sizes_.page_size));
-      }
-      ASSERT_EQ(read, sequence.tokens) << "row " << sequence.id.row;
-    }
-    for (int64_t row = 0; row < sizes_.max_sequences; ++row) {
-      for (int64_t column = columns[row]; column < sizes_.max_pages; ++column) {
-        ASSERT_EQ(mirror_[row * sizes_.max_pages + column], -1) << "row " << row << ", column " << column;
-      }
-    }
-  }
-
-  /// Checks the cache's figures against figures computed from the model. Also clears the pages that no sequence holds.
-  void check_figures() {
-    Pages holders(sizes_.pages);
+    Pages lengths(sizes_.max_sequences), table(mirror_.size(), -1), holders(sizes_.pages);
     std::vector<int64_t> filled(sizes_.pages);
-    int64_t tokens = 0, neighbours = 0, gaps = 0;
+    CacheFigures want{};
+    int64_t neighbours = 0, gaps = 0;
     for (const Sequence& sequence : sequences_) {
-      const auto pages = cache_.pages(sequence.id);
-      tokens += sequence.tokens.size();
+      const int64_t length = sequence.tokens.size();
+      const Pages pages = attn::pages_of(cache_, sequence.id);
+      lengths[sequence.id.row] = static_cast<int32_t>(length);
+      want.tokens += length;
+      std::copy(pages.begin(), pages.end(), table.begin() + sequence.id.row * sizes_.max_pages);
+      for (int64_t i = 0; i < length; ++i) {
+        ASSERT_EQ(slot(pages.at(i / sizes_.page_size), i % sizes_.page_size), sequence.tokens[i]) << sequence.id.row;
+      }
       for (size_t i = 0; i < pages.size(); ++i) {
-        const int64_t before = i * sizes_.page_size, length = sequence.tokens.size();
         ++holders[pages[i]];
-        filled[pages[i]] = std::max(filled[pages[i]], std::min(sizes_.page_size, length - before));
+        filled[pages[i]] = std::max(
+            filled[pages[i]], std::min<int64_t>(sizes_.page_size, length - static_cast<int64_t>(i) * sizes_.page_size));
         neighbours += i > 0;
         gaps += i > 0 && pages[i] != pages[i - 1] + 1;
       }
     }
+    ASSERT_EQ(cache_.lengths(), lengths);
+    ASSERT_EQ(mirror_, table);
     ASSERT_EQ(cache_.holders(), holders);
-    int64_t used = 0, shared = 0, wasted = 0;
+    validate_page_table(mirror_, lengths, sizes_.page_size, sizes_.pages, holders);
     for (int64_t page = 0; page < sizes_.pages; ++page) {
-      used += holders[page] > 0;
-      shared += holders[page] > 1;
-      if (holders[page] > 0) wasted += sizes_.page_size - filled[page];
-      if (holders[page] == 0) std::fill_n(&slot(page, 0), sizes_.page_size, nothing);
+      want.used_pages += holders[page] > 0;
+      want.shared_pages += holders[page] > 1;
+      if (holders[page] > 0) want.wasted_slots += sizes_.page_size - filled[page];
+      if (holders[page] == 0) std::fill_n(&slot(page, 0), sizes_.page_size, 0);
     }
-    peak_ = std::max(peak_, used);
-    const CacheFigures figures = cache_.figures();
-    ASSERT_EQ(figures.used_pages, used);
-    ASSERT_EQ(figures.free_pages, sizes_.pages - used);
-    ASSERT_EQ(figures.shared_pages, shared);
-    ASSERT_EQ(figures.peak_pages, peak_);
-    ASSERT_EQ(figures.tokens, tokens);
-    ASSERT_EQ(figures.wasted_slots, wasted);
-    ASSERT_DOUBLE_EQ(figures.waste, used == 0 ? 0 : static_cast<double>(wasted) / (used * sizes_.page_size));
-    ASSERT_DOUBLE_EQ(figures.fragmentation, neighbours == 0 ? 0 : static_cast<double>(gaps) / neighbours);
+    peak_ = std::max<int64_t>(peak_, want.used_pages);
+    const CacheFigures got = cache_.figures();
+    ASSERT_EQ(got.used_pages, want.used_pages);
+    ASSERT_EQ(got.free_pages, sizes_.pages - want.used_pages);
+    ASSERT_EQ(got.shared_pages, want.shared_pages);
+    ASSERT_EQ(got.peak_pages, peak_);
+    ASSERT_EQ(got.tokens, want.tokens);
+    ASSERT_EQ(got.wasted_slots, want.wasted_slots);
+    const double slots = static_cast<double>(want.used_pages * sizes_.page_size);
+    ASSERT_DOUBLE_EQ(got.waste, slots == 0 ? 0 : static_cast<double>(want.wasted_slots) / slots);
+    ASSERT_DOUBLE_EQ(got.fragmentation,
+                     neighbours == 0 ? 0 : static_cast<double>(gaps) / static_cast<double>(neighbours));
   }
 
   CacheSizes sizes_;

@@ -31,19 +31,27 @@ DecodeTensors tensors() {
           .new_v = memory};
 }
 
-TEST(PagedLaunchTest, DecodingRunsItsPlan) {
+/// Expects that each device's launch of Launch(device, pipelines, config, plan, rest...) runs plan_of(device).
+template <typename Launch, typename PlanOf, typename... Rest>
+void expect_runs(const DecodeConfig& config, const PlanOf& plan_of, const Rest&... rest) {
+  for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
+    test::expect_plan_runs(
+        info, plan_of(info),
+        [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
+          return Launch(device, pipelines, config, plan, rest...);
+        },
+        [&](const Launch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
+  }
+}
+
+TEST(PagedLaunchTest, DecodingAndAppendingRunTheirPlans) {
   for (const bool join_last : {false, true}) {
     DecodeConfig config = config_of(2);
     config.join_last = join_last;
-    for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
-      test::expect_plan_runs(
-          info, decode_plan(config, info, all_keys),
-          [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
-            return DecodeLaunch(device, pipelines, config, plan);
-          },
-          [&](const DecodeLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
-    }
+    expect_runs<DecodeLaunch>(config, [&](const DeviceInfo& info) { return decode_plan(config, info, all_keys); });
   }
+  const DecodeConfig config = config_of(2);
+  expect_runs<AppendLaunch>(config, [&](const DeviceInfo& info) { return append_plan(config, info); });
 }
 
 /// Appending to a cache of 8 bits is a launch of its own, before the launch that attends.
@@ -56,25 +64,16 @@ TEST(PagedLaunchTest, AppendingTo8BitsRunsItsPlan) {
   DecodeConfig prompt = config;
   prompt.shape.q_len = 40;
   prompt.block_c = 0;
-  for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
+  expect_runs<DecodeLaunch>(config, [&](const DeviceInfo& info) {
     const Plan plan = decode_plan(config, info, all_keys);
-    test::expect_plan_runs(
-        info, plan,
-        [&](Device& device, PipelineCache& pipelines, const Plan& given) {
-          return DecodeLaunch(device, pipelines, config, given);
-        },
-        [&](const DecodeLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
-    test::expect_plan_runs(
-        info, prefill_plan(prompt, info, 0, all_keys),
-        [&](Device& device, PipelineCache& pipelines, const Plan& given) {
-          return PrefillLaunch(device, pipelines, prompt, given, 64);
-        },
-        [&](const PrefillLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
-    ASSERT_EQ(plan.launches.size(), 2u);
-    EXPECT_EQ(plan.launches[0].phase, "append");
-    EXPECT_EQ(plan.launches[1].source.constants.at("APPENDS"), 0);
-    EXPECT_EQ(plan.launches[1].source.constants.at("ROTARY_DIM"), 0);
-  }
+    EXPECT_EQ(plan.launches.size(), 2u);
+    EXPECT_EQ(plan.launches.at(0).phase, "append");
+    EXPECT_EQ(plan.launches.at(1).source.constants.at("APPENDS"), 0);
+    EXPECT_EQ(plan.launches.at(1).source.constants.at("ROTARY_DIM"), 0);
+    return plan;
+  });
+  expect_runs<PrefillLaunch>(
+      prompt, [&](const DeviceInfo& info) { return prefill_plan(prompt, info, 0, all_keys); }, 64);
 }
 
 /// On cuda a grid has at most 65535 threadgroups in its second and in its third dimension.
@@ -96,23 +95,9 @@ TEST(PagedLaunchTest, ABatchThatNoGridHoldsIsRefused) {
     return append_plan(config, info);
   };
   EXPECT_EQ(reason(65535, appending), "");
-  EXPECT_EQ(reason(65536, appending),
-            "needs 40 x 65536 x 1 threadgroups, cuda:0 launches at most 2147483647 x 65535 x 65535");
+  EXPECT_TRUE(reason(65536, appending).starts_with("needs 40 x 65536 x 1 threadgroups"));
   EXPECT_EQ(reason(65535, prompts), "");
-  EXPECT_EQ(reason(65536, prompts),
-            "needs 8 x 2 x 65536 threadgroups, cuda:0 launches at most 2147483647 x 65535 x 65535");
-}
-
-TEST(PagedLaunchTest, AppendingRunsItsPlan) {
-  const DecodeConfig config = config_of(2);
-  for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
-    test::expect_plan_runs(
-        info, append_plan(config, info),
-        [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
-          return AppendLaunch(device, pipelines, config, plan);
-        },
-        [&](const AppendLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
-  }
+  EXPECT_TRUE(reason(65536, prompts).starts_with("needs 8 x 2 x 65536 threadgroups"));
 }
 
 TEST(PagedLaunchTest, ASharedPrefixRunsItsPlan) {
@@ -131,20 +116,12 @@ TEST(PagedLaunchTest, ASharedPrefixRunsItsPlan) {
 }
 
 TEST(PagedLaunchTest, APromptRunsItsPlan) {
-  const double pairs = 1e5;
-  const int64_t pages = 64;
   for (const DType cache_dtype : {DType::f32, DType::int8}) {
     DecodeConfig config = config_of(128);
     config.block_c = 0;
     config.cache_dtype = cache_dtype;
-    for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
-      test::expect_plan_runs(
-          info, prefill_plan(config, info, pairs, all_keys),
-          [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
-            return PrefillLaunch(device, pipelines, config, plan, pages);
-          },
-          [&](const PrefillLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
-    }
+    expect_runs<PrefillLaunch>(
+        config, [&](const DeviceInfo& info) { return prefill_plan(config, info, 1e5, all_keys); }, 64);
   }
 }
 
