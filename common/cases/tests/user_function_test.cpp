@@ -7,8 +7,10 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "common/base/temporary_folder.h"
 #include "common/cases/user_functions.h"
 #include "common/testing/cuda_compiler.h"
+#include "common/testing/messages.h"
 #include "common/testing/tested_device.h"
 
 namespace attn {
@@ -98,36 +101,38 @@ TEST_F(FunctionFileTest, ForbiddenWordsAreAllowedInCommentsAndLiterals) {
 }
 
 TEST_F(FunctionFileTest, AFileThatIsNoTextIsReportedInOneLine) {
-  EXPECT_NE(refusal_of(std::string("float score\n\0(", 13)).find("line 2 has the byte 0x00"), std::string::npos);
-  EXPECT_NE(refusal_of("float \xFF").find("0xff"), std::string::npos);
-  EXPECT_NE(refusal_of("// \xC3").find("0xc3"), std::string::npos) << "a character that is cut off must be refused";
-  for (const char* malformed : {"\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80"}) {
-    EXPECT_NE(refusal_of(malformed).find("is no text file"), std::string::npos) << malformed;
+  for (const auto& [text, words] :
+       {std::pair<std::string, const char*>{std::string("float score\n\0(", 13), "line 2 has the byte 0x00"},
+        {"float \xFF", "0xff"},
+        {"// \xC3", "0xc3"},  // a character that is cut off
+        {"\xE0\x80\x80", "no text"},
+        {"\xED\xA0\x80", "no text"},
+        {"\xF0\x80\x80\x80", "no text"},
+        {"\xF4\x90\x80\x80", "no text"},
+        {"\x7F"
+         "ELF\x02",
+         "no text"},
+        {"", "is empty"},
+        {" \n\t\n", "is empty"},
+        {"\xEF\xBB\xBF", "is empty"},
+        {std::string((size_t{1} << 20) + 1, ' '), "more than"}}) {
+    EXPECT_TRUE(test::contains(refusal_of(text), words)) << refusal_of(text);
   }
-  for (const char* allowed : {"// \xE0\xA0\x80", "// \xED\x9F\xBF", "// \xF0\x90\x80\x80", "// \xF4\x8F\xBF\xBF"}) {
-    EXPECT_EQ(refusal_of(allowed).find("is no text file"), std::string::npos) << allowed;
+  for (const char* allowed : {"// \xE0\xA0\x80", "// \xED\x9F\xBF", "// \xF0\x90\x80\x80", "// \xF4\x8F\xBF\xBF",
+                              "// caf\xC3\xA9 \xE2\x88\x9E\t\r\n"}) {
+    EXPECT_EQ(refusal_of(allowed), "nothing was thrown") << allowed;
   }
-  EXPECT_NE(refusal_of("\x7F"
-                       "ELF\x02")
-                .find("no text"),
-            std::string::npos);
-  EXPECT_EQ(refusal_of("// caf\xC3\xA9 \xE2\x88\x9E\t\r\n"), "nothing was thrown");
-  EXPECT_NE(refusal_of("").find("is empty; it must define float score("), std::string::npos);
-  EXPECT_NE(refusal_of(" \n\t\n").find("is empty"), std::string::npos);
-  EXPECT_NE(refusal_of(std::string((size_t{1} << 20) + 1, ' ')).find("more than"), std::string::npos);
-  EXPECT_NE(function_refusal([&] { read_function(FunctionKind::mask, folder_.path()); }).find("is no regular file"),
-            std::string::npos);
-  EXPECT_NE(function_refusal([] { read_function(FunctionKind::mask, "/dev/zero"); }).find("is no regular file"),
-            std::string::npos);
-  EXPECT_NE(function_refusal([&] { read_function(FunctionKind::mask, path("none")); }).find("cannot be read"),
-            std::string::npos);
+  for (const auto& [file, words] : {std::pair{folder_.path().string(), "no regular file"},
+                                    {std::string("/dev/zero"), "no regular file"},
+                                    {path("none"), "cannot be read"}}) {
+    test::expect_error<BadInput>([&, &name = file] { read_function(FunctionKind::mask, name); }, {words});
+  }
 }
 
 TEST_F(FunctionFileTest, AByteOrderMarkIsNoPartOfTheText) {
   const std::string text = "float score(float s, int, int, const ScoreContext&) { return s; }\n";
   std::ofstream(path("marked.cpp"), std::ios::binary) << "\xEF\xBB\xBF" << text;
   EXPECT_EQ(read_function(FunctionKind::score, path("marked.cpp")).text, text);
-  EXPECT_NE(refusal_of("\xEF\xBB\xBF").find("is empty"), std::string::npos);
 }
 
 TEST_F(FunctionFileTest, ACaseNamesTheTextOfItsFile) {
@@ -139,11 +144,9 @@ TEST_F(FunctionFileTest, ACaseNamesTheTextOfItsFile) {
         [&] { function_of_case(FunctionKind::mask, "mask_function", value, "--mask-function", file); });
   };
   EXPECT_EQ(of_case(a, path("a.cpp")), "nothing was thrown");
-  EXPECT_NE(
-      of_case(a, "").find("mask_function=" + a + " names the text of a file; give the file with --mask-function FILE"),
-      std::string::npos);
+  test::expect_words(of_case(a, ""), {"mask_function=" + a, "--mask-function FILE"});
   std::ofstream(path("a.cpp")) << "// b";
-  EXPECT_NE(of_case(a, path("a.cpp")).find("has changed and is now mask_function=file-"), std::string::npos);
+  test::expect_words(of_case(a, path("a.cpp")), {"has changed"});
 }
 
 /// Expects that texts that name what is the kernel's, leave their scope, or do more than compute are refused with the
@@ -236,67 +239,45 @@ TEST_F(UserFunctionTest, VisiblePairsCountsNoPairThatAnotherRuleHides) {
   EXPECT_EQ(pairs("bool visible(int, int k) { return true; }", three), 3 * 9 * 3);
   EXPECT_EQ(pairs("bool visible(int, int k) { return true; } KeyRange keys(int q) { return {q + 1, q + 2}; }", three),
             3 * 9 * 1);
-  try {
-    pairs("bool visible(int, int) { return true; } KeyRange keys(int q) { return {0, q == 4 ? 3 : 8}; }", all);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(),
-                 "keys() of query 4 is [0, 3), but [0, 8) for an earlier query; neither end may decrease");
-  }
+  test::expect_error<std::runtime_error>(
+      [&] {
+        pairs("bool visible(int, int) { return true; } KeyRange keys(int q) { return {0, q == 4 ? 3 : 8}; }", all);
+      },
+      {"query 4", "[0, 3)", "[0, 8)"});
 }
 
-TEST_F(UserFunctionTest, ACompileErrorTakesAtMostTwoLines) {
-  const auto message = [](const UserFunction& function) {
-    return function_refusal([&] { require_compiles(device(), function); });
+void expect_short_compile_errors(Device& on, bool cuda) {
+  const auto expect = [&](const UserFunction& function, std::initializer_list<std::string_view> words) {
+    const std::string told = function_refusal([&] { require_compiles(on, function); });
+    test::expect_words(told, words);
+    EXPECT_LE(std::count(told.begin(), told.end(), '\n'), 1) << told;
+    EXPECT_LT(told.size(), 700u) << told;
   };
-  const std::string undefined =
-      message(score_of("float helper(float s);\nfloat score(float s, int, int) { return helper(s); }\n"));
-  EXPECT_EQ(undefined, fmt::format("score function mine.cpp calls {}, which it does not define",
-                                   test::on_cuda ? "helper" : "helper(float)"));
+  const char* const line_1 = cuda ? "mine.cpp(1):" : "mine.cpp:1:";
+  expect(score_of("float helper(float s);\nfloat score(float s, int, int) { return helper(s); }\n"),
+         {"mine.cpp calls helper", "does not define"});
   std::string many = "float score(float s, int, int) {\n";
   for (int i = 0; i < 1000; ++i) many += fmt::format("  s += wrong{};\n", i);
-  const std::string told = message(score_of(many + "  return s;\n}\n"));
-  EXPECT_NE(told.find("wrong0"), told.npos) << told;
-  EXPECT_LE(std::count(told.begin(), told.end(), '\n'), 1) << told;
-  EXPECT_LT(told.size(), 700u) << told;
-  EXPECT_NE(
-      message(mask_of("bool visibly(int, int) { return true; }\n")).find("it must define bool visible(int q, int k"),
-      std::string::npos);
-  EXPECT_EQ(message(mask_of("bool visible(int, int) { return true; }\n")), "nothing was thrown");
-  if (!test::on_cuda) {
-    const std::string pasted =
-        message(score_of("#define P(a, b) a##b\nfloat score(float s, int, int) { P(as, m)(\"x\"); return s; }\n"));
-    EXPECT_NE(pasted.find("inline assembly is disabled"), std::string::npos) << pasted;
+  expect(score_of(many + "  return s;\n}\n"), {"wrong0", cuda ? "mine.cpp(2):" : "mine.cpp:2:"});
+  expect(mask_of("bool visibly(int, int) { return true; }\n"), {"bool visible(int q, int k"});
+  expect(score_of("float score(float s, int, int) { }\n"), {line_1});
+  if (cuda) {
+    expect(score_of("float score(float, int, int) { float x; return x; }"), {line_1});
+  } else {
+    expect(score_of("#define P(a, b) a##b\nfloat score(float s, int, int) { P(as, m)(\"x\"); return s; }\n"),
+           {"inline assembly is disabled"});
   }
-  EXPECT_NE(
-      message(score_of("float score(float s, int, int) { }\n")).find(test::on_cuda ? "mine.cpp(1):" : "mine.cpp:1:"),
-      std::string::npos);
+  require_compiles(on, mask_of("bool visible(int q, int k) { return q > k; } KeyRange keys(int q) { return {0, q}; }"));
+  require_compiles(on, score_of("float score(float s, int, int) { return tanhf(s); }"));
 }
 
+TEST_F(UserFunctionTest, ACompileErrorTakesAtMostTwoLines) { expect_short_compile_errors(device(), test::on_cuda); }
 TEST_F(UserFunctionTest, ATextOnlyComputes) { expect_refusals(device(), test::on_cuda); }
 
 using UserFunctionCudaTest = test::CudaCompilerTest;
 
+TEST_F(UserFunctionCudaTest, ACompileErrorTakesAtMostTwoLines) { expect_short_compile_errors(*compiler_, true); }
 TEST_F(UserFunctionCudaTest, ATextOnlyComputes) { expect_refusals(*compiler_, true); }
-
-TEST_F(UserFunctionCudaTest, ACompileErrorTakesAtMostTwoLines) {
-  Device& device = *compiler_;
-  const auto message = [&](const UserFunction& function) {
-    return function_refusal([&] { require_compiles(device, function); });
-  };
-  EXPECT_EQ(message(score_of("float helper(float s);\nfloat score(float s, int, int) { return helper(s); }\n")),
-            "score function mine.cpp calls helper, which it does not define");
-  const std::string told = message(score_of("float score(float s, int, int) {\n  return wrong;\n}\n"));
-  EXPECT_NE(told.find("mine.cpp(2): error: identifier \"wrong\""), std::string::npos) << told;
-  EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
-  EXPECT_EQ(message(mask_of("bool visible(int q, int k) { return q > k; } KeyRange keys(int q) { return {0, q}; }")),
-            "nothing was thrown");
-  EXPECT_EQ(message(score_of("float score(float s, int, int) { return tanhf(s); }")), "nothing was thrown");
-  for (const char* faulty :
-       {"float score(float s, int, int) { }", "float score(float, int, int) { float x; return x; }"}) {
-    EXPECT_NE(message(score_of(faulty)).find("mine.cpp(1): error"), std::string::npos) << faulty;
-  }
-}
 
 }  // namespace
 }  // namespace attn
