@@ -355,17 +355,6 @@ TEST_F(AnyDeviceTest, RunsCommandsInOrder) {
   }
 }
 
-TEST_F(AnyDeviceTest, GivesTheTimesBetweenTimestamps) {
-  EXPECT_TRUE(device_->submit(CommandEncoder()).empty());
-  for (const int timestamps : {0, 1, 2, 5}) {
-    CommandEncoder encoder;
-    for (int i = 0; i < timestamps; ++i) encoder.timestamp();
-    const std::vector<double> seconds = device_->submit(encoder);
-    EXPECT_EQ(seconds.size(), static_cast<size_t>(std::max(0, timestamps - 1)));
-    for (const double time : seconds) EXPECT_GE(time, 0);
-  }
-}
-
 TEST_F(AnyDeviceTest, DownloadsWaitForEnqueuedCommands) {
   const KernelSource source = any_kernel(device_->info(), R"(
     struct Count { unsigned* count; };

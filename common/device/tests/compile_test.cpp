@@ -148,10 +148,15 @@ TEST_F(CompileTest, ErrorsNameTheirPlace) {
   header.includes["test/header.h"] = "\n\nint broken(;\n";
   KernelSource no_fragment = with_fragment(fragment_text(""), Linking::after_code_generation);
   no_fragment.fragments.clear();
+  KernelSource sized = returns("VALUE; int array[VALUE]; array[0] = 0", {{"VALUE", 5}});
+  KernelSource unused = returns("1", {{"VALUE", 5}});
+  sized.run_time = unused.run_time = {"VALUE"};  // a constant that is read at run time is no constant expression
   const KernelSource misspelt = kernel_text(head + "  **result = BLOK_R;\n  **result = ALSO;\n}\n", {{"BLOCK_R", 64}});
   std::vector<Broken> all = {
       {misspelt, {"test/kernel.cpu.cpp:3:14: error:", "BLOK_R", "test/kernel.cpu.cpp:4:14: error:", misspelt.key()}},
       {returns("USED", {{"USED", 1}, {"UNUSED_ONE", 2}}), {"UNUSED_ONE"}},
+      {sized, {"VALUE"}},
+      {unused, {"does not use VALUE"}},
       {header, {"test/header.h:3:"}},
       {no_entry, {"walk", no_entry.path}},
       // A function that the source only declares and calls is no kernel.
@@ -219,31 +224,6 @@ TEST_F(CompileTest, WarningsOfAKernelThatCompilesAreLoggedOnce) {
   const int lines = log.lines();
   EXPECT_EQ(value_of(source(4)), 4);
   EXPECT_EQ(log.lines(), lines) << "the log repeats the warning for another pipeline: " << log.text();
-}
-
-TEST_F(CompileTest, TextsInIncludesReplaceFiles) {
-  KernelSource source = kernel_text(
-      "#include \"common/attention/kernels/score.h\"\n"
-      "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = score(2, 0, 0, {}); }");
-  EXPECT_EQ(value_of(source), 2);
-  KernelSource hooked = source;
-  hooked.includes["common/attention/kernels/score.h"] =
-      "#include \"common/attention/kernels/attention.h\"\n"
-      "static inline float score(float s, int, int, const ScoreContext&) { return s + 5; }";
-  EXPECT_EQ(value_of(hooked), 7);
-  EXPECT_NE(source.key(), hooked.key());
-  EXPECT_NE(source_sha256(source), source_sha256(hooked));
-}
-
-TEST_F(CompileTest, AConstantReadAtRunTimeIsNoConstantExpression) {
-  KernelSource source = returns("VALUE", {{"VALUE", 5}});
-  source.run_time = {"VALUE"};
-  EXPECT_EQ(value_of(source), 5);
-  source.includes.begin()->second += "\nint array[VALUE];\n";
-  EXPECT_TRUE(contains(error_of(source), "VALUE")) << error_of(source);
-  source = returns("1", {{"VALUE", 5}});
-  source.run_time = {"VALUE"};
-  EXPECT_TRUE(contains(error_of(source), "the kernel does not use VALUE")) << error_of(source);
 }
 
 TEST_F(CompileTest, SeveralFragmentsMayCallEachOther) {
@@ -513,7 +493,9 @@ TEST_F(SanitizedKernelTest, AccessesOutOfBoundsAreReported) {
   const KernelSource read = kernel_text(R"(
     struct Elements { const float* elements; long long index; float* sum; };
     constexpr float table[] = {0, 0, 0};  // a table of constants must work too
-    extern "C" void run(const Elements* p, const Threadgroup*) { *p->sum += p->elements[p->index] + table[p->index & 1]; })");
+    extern "C" void run(const Elements* p, const Threadgroup*) {
+      *p->sum += p->elements[p->index] + table[p->index & 1];
+    })");
   const KernelSource local = kernel_text(R"(
     struct Elements { const float* elements; long long index; float* sum; };
     NOINLINE void clear(float* array, long long last) { for (long long i = 0; i <= last; ++i) array[i] = i; }

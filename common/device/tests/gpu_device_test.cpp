@@ -191,23 +191,6 @@ TEST_F(GpuTimingTest, TimesWhatLiesBetweenTimestamps) {
   EXPECT_NEAR(seconds[2], 0.030, 1e-3);
 }
 
-// No kernel that is launched alone can take less time.
-TEST_F(GpuTimingTest, AnEmptyLaunchTakesMicroseconds) {
-  const auto kernel = load(spin());
-  const auto median_us = [&](int launches) {
-    CommandEncoder encoder;
-    encoder.timestamp();
-    for (int i = 0; i < launches; ++i) encoder.dispatch(*kernel, {}, 1, 0, 0LL);
-    encoder.timestamp();
-    std::vector<double> samples;
-    for (int i = 0; i < 200; ++i) samples.push_back(1e6 * device_->submit(encoder)[0] / launches);
-    return median(samples);
-  };
-  const double single = median_us(1), many = median_us(50);
-  EXPECT_LT(single, 50);
-  EXPECT_LT(many, single);
-}
-
 // The device makes a graph of an encoder with timestamps, and keeps the last 128 graphs.
 TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
   const KernelSource source = cuda_kernel(R"(
@@ -233,25 +216,6 @@ TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
     kernel.reset();  // must destroy the kernel's graphs too, because the next kernel may get the same address
     kernel = load(source);
   }
-}
-
-// The driver caches code that it compiles from PTX. The project gives the driver machine code, so that no hidden cache
-// shortens compilations. The driver reads the path of its cache when it starts, so the test needs a separate process.
-TEST(GpuDriverCacheTest, HasNoKernelOfTheProject) {
-  const test::TemporaryFolder folder;
-  const test::Variable path("CUDA_CACHE_PATH", folder.path()), on("CUDA_CACHE_DISABLE", "0");
-  std::unique_ptr<Device> device;
-  try {
-    device = Device::open("cuda");
-  } catch (const DeviceMissing& error) {
-    GTEST_SKIP() << error.what();
-  }
-  const auto kernel = device->load(device->compile(increment_on_gpu()), "run");
-  EXPECT_TRUE(folder.files().empty()) << folder.files().begin()->first;
-  Binary ptx;
-  ptx.code = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry run(.param .u64 count) { ret; }\n";
-  const auto compiled_by_driver = device->load(ptx, "run");
-  if (folder.files().empty()) GTEST_SKIP() << "the driver keeps no cache in CUDA_CACHE_PATH";
 }
 
 // ---- faults

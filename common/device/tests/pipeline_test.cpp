@@ -3,15 +3,12 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <functional>
-#include <future>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -22,6 +19,8 @@
 #include "common/base/sha256.h"
 #include "common/device/pipeline_cache.h"
 #include "common/device/tests/support.h"
+#include "common/testing/forks.h"
+#include "common/testing/plain_devices.h"
 
 namespace attn {
 namespace {
@@ -39,12 +38,8 @@ struct FakeKernel : Kernel {
 };
 
 /// Counts its compilations, makes the code from the source's key, and runs no kernel.
-class FakeDevice : public Device {
+class FakeDevice : public test::HostMemoryDevice {
  public:
-  void* allocate(size_t bytes) override { return std::malloc(bytes); }
-  void release(void* pointer) noexcept override { std::free(pointer); }
-  void upload(void*, const void*, size_t) override {}
-  void download(void*, const void*, size_t) override {}
   Binary compile(const KernelSource& source, const CompileOptions& options) override {
     {
       const std::lock_guard lock(mutex_);
@@ -52,7 +47,6 @@ class FakeDevice : public Device {
       ++compiled_[source.key()];
     }
     std::this_thread::sleep_for(compile_time);
-    if (on_compile) on_compile();
     if (fail) throw CompileError("the test lets each compilation fail");
     return expected(source);
   }
@@ -60,7 +54,6 @@ class FakeDevice : public Device {
   std::unique_ptr<Kernel> load(const Binary& binary, const std::string&) override {
     return std::make_unique<FakeKernel>(binary.code);
   }
-  std::vector<double> submit(const CommandEncoder&) override { return {}; }
 
   static Binary expected(const KernelSource& source) {
     Binary binary;
@@ -82,7 +75,6 @@ class FakeDevice : public Device {
 
   std::string identity = "compiler 1";
   std::chrono::milliseconds compile_time{0};
-  std::function<void()> on_compile;
   bool fail = false;
   CompileOptions last_options;
 
@@ -90,6 +82,9 @@ class FakeDevice : public Device {
   std::mutex mutex_;
   std::map<std::string, int> compiled_;
 };
+
+/// Every other bit is the one that changes the case of letters, also of hex digits and exponents.
+char changed_bit(size_t at) { return static_cast<char>(at % 2 == 0 ? 0x20 : 1 << at / 2 % 8); }
 
 KernelSource source_number(int64_t number) { return kernel_text("// nothing\n", {{"NUMBER", number}}); }
 
@@ -185,9 +180,7 @@ TEST_F(PipelineCacheTest, TrustsNoDamagedEntry) {
   for (size_t length = 0; length < entry.size(); ++length) damaged.push_back(entry.substr(0, length));
   for (size_t at = 0; at < entry.size(); ++at) {
     damaged.push_back(entry);
-    damaged.back()[at] ^= static_cast<char>(1 << at % 8);
-    damaged.push_back(entry);
-    damaged.back()[at] ^= 0x20;  // changes the case of letters, also of hex digits and exponents
+    damaged.back()[at] ^= changed_bit(at);
   }
   for (const std::string& text : damaged) {
     CapturedLog log;
@@ -213,24 +206,6 @@ TEST_F(PipelineCacheTest, TrustsNoEntryUnderTheNameOfAnotherEntry) {
   EXPECT_EQ(folder_.files(), files);
 }
 
-TEST_F(PipelineCacheTest, WorksIfAFolderHasTheNameOfAnEntry) {
-  const KernelSource source = source_number(1);
-  origin_in_a_new_run(source);
-  const auto files = folder_.files();
-  const fs::path entry = folder_.path() / files.begin()->first;
-  CapturedLog log;
-  fs::remove(entry);
-  fs::create_directory(entry);
-  EXPECT_EQ(origin_in_a_new_run(source), "compiled");
-  EXPECT_EQ(folder_.files(), files) << "an entry must replace an empty folder of its name";
-
-  fs::remove(entry);
-  write_text(entry / "someone's", "file");
-  EXPECT_EQ(origin_in_a_new_run(source), "compiled");
-  EXPECT_EQ(test::read_text(entry / "someone's"), "file") << "a folder with files in it must stay";
-  EXPECT_EQ(folder_.files().size(), 1u);
-}
-
 TEST_F(PipelineCacheTest, WorksIfTheFolderCannotBeMadeOrWritten) {
   const fs::path file = folder_.path() / "file";
   write_text(file, "in the way");
@@ -244,15 +219,6 @@ TEST_F(PipelineCacheTest, WorksIfTheFolderCannotBeMadeOrWritten) {
     EXPECT_EQ(log.lines(), 1) << log.text();
     EXPECT_NE(log.text().find(folder), std::string::npos) << log.text();
   }
-}
-
-TEST_F(PipelineCacheTest, ReadsAFolderItCannotWrite) {
-  origin_in_a_new_run(source_number(1));
-  fs::permissions(folder_.path(), fs::perms::owner_read | fs::perms::owner_exec);  // has no effect on root
-  CapturedLog log;
-  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk");
-  EXPECT_EQ(log.lines(), 0) << log.text();
-  fs::permissions(folder_.path(), fs::perms::owner_all);
 }
 
 /// Limits the length of files that this process may write, to imitate a full disk.
@@ -338,23 +304,6 @@ TEST_F(PipelineCacheTest, TakesOverTheFileOfADeadProcess) {
              "half of an entry, and longer than the entry that is to come: " + std::string(4096, 'x'));
   EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled");
   EXPECT_EQ(folder_.files(), files);
-}
-
-// The compilation ends only after archive() has returned.
-TEST_F(PipelineCacheTest, AnArchiveWaitsForNoCompilation) {
-  PipelineCache cache(device_, "");
-  cache.get(source_number(1));
-  std::promise<void> begun, archived;
-  device_.on_compile = [&] {
-    begun.set_value();
-    EXPECT_EQ(archived.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
-  };
-  std::thread thread([&] { cache.get(source_number(2)); });
-  begun.get_future().wait();
-  EXPECT_EQ(cache.archive().size(), 1u);
-  archived.set_value();
-  thread.join();
-  EXPECT_EQ(cache.archive().size(), 2u);
 }
 
 TEST_F(PipelineCacheTest, PrepareGetsAllPipelinesAndThrowsAThreadsError) {
@@ -478,14 +427,12 @@ TEST_F(PipelineArchiveTest, AFlippedBitAnywhereIsNoticed) {
   const std::string text = saved();
   const size_t magic_bytes = text.find('\n') + 1;
   for (size_t at = 0; at < text.size(); ++at) {
-    for (const int bit : {1 << at % 8, 0x20}) {
-      std::string flipped = text;
-      flipped[at] ^= static_cast<char>(bit);
-      const auto archive = load(flipped);
-      ASSERT_EQ(archive.has_value(), at >= magic_bytes) << at;
-      if (archive) {
-        EXPECT_GE(archive->damaged(), 1u) << at;
-      }
+    std::string flipped = text;
+    flipped[at] ^= changed_bit(at);
+    const auto archive = load(flipped);
+    ASSERT_EQ(archive.has_value(), at >= magic_bytes) << at;
+    if (archive) {
+      EXPECT_GE(archive->damaged(), 1u) << at;
     }
   }
 }
@@ -568,18 +515,11 @@ TEST(SharedFolder, TwoProcessesOfEightThreadsCompileEachKeyOnce) {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    return right ? 0 : 1;
+    return right.load();
   };
-  std::vector<pid_t> children;
-  for (int child = 0; child < 2; ++child) {
-    children.push_back(fork());
-    if (children.back() == 0) _exit(process());
-  }
-  for (const pid_t child : children) {
-    int status = -1;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  }
+  const pid_t one = test::start_fork(process), other = test::start_fork(process);
+  test::expect_success(one);
+  test::expect_success(other);
   std::map<std::string, int> compiled;
   std::istringstream lines(test::read_text(log));
   for (std::string line; std::getline(lines, line);) ++compiled[line];

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <numeric>
 #include <string>
@@ -24,23 +25,28 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// Expects that waves of these sizes run each item exactly once.
+void expect_each_item_once(ThreadPool& pool, std::initializer_list<uint64_t> counts) {
+  pool.begin();
+  for (const uint64_t count : counts) {
+    std::vector<std::atomic<int>> runs(count + 1);
+    std::atomic<bool> thread_in_range{true};
+    pool.run(count, [&](uint64_t item, unsigned thread) {
+      runs[std::min(item, count)]++;
+      if (thread >= pool.threads()) thread_in_range = false;
+    });
+    EXPECT_TRUE(std::all_of(runs.begin(), runs.end() - 1, [](const auto& n) { return n == 1; }));
+    EXPECT_EQ(runs[count], 0) << "the pool ran an item beyond the last";
+    EXPECT_TRUE(thread_in_range);
+  }
+  pool.end();
+}
+
 TEST(ThreadPoolTest, RunsEachItemExactlyOnce) {
   for (unsigned threads = 1; threads <= 8; ++threads) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.threads(), threads);
-    pool.begin();
-    for (const uint64_t count : {0, 1, 2, 7, 8, 9, 1000}) {
-      std::vector<std::atomic<int>> runs(count + 1);
-      std::atomic<bool> thread_in_range{true};
-      pool.run(count, [&](uint64_t item, unsigned thread) {
-        runs[std::min(item, count)]++;
-        if (thread >= threads) thread_in_range = false;
-      });
-      EXPECT_TRUE(std::all_of(runs.begin(), runs.end() - 1, [](const auto& n) { return n == 1; }));
-      EXPECT_EQ(runs[count], 0) << "the pool ran an item beyond the last";
-      EXPECT_TRUE(thread_in_range);
-    }
-    pool.end();
+    expect_each_item_once(pool, {0, 1, 2, 7, 8, 9, 1000});
   }
 }
 
@@ -84,7 +90,7 @@ TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
   std::vector<uint64_t> values(6, 0);
   uint64_t step = 0;
   pool.begin();
-  const int waves = test::Some::all() ? 5000 : 1000;
+  const int waves = test::Some::all() ? 5000 : 500;
   for (int wave = 0; wave < waves; ++wave) {
     step = static_cast<uint64_t>(wave);
     pool.run(values.size(), [&](uint64_t item, unsigned) { values[item] += step; });
@@ -97,7 +103,7 @@ TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
 TEST(ThreadPoolTest, BeginAndEndRepeatedly) {
   ThreadPool pool(4);
   std::atomic<int> items{0};
-  const int submissions = test::Some::all() ? 3000 : 600;
+  const int submissions = test::Some::all() ? 3000 : 300;
   for (int submission = 0; submission < submissions; ++submission) {
     pool.begin();
     for (int wave = submission % 3; wave > 0; --wave) pool.run(4, [&](uint64_t, unsigned) { ++items; });
@@ -153,43 +159,18 @@ TEST(ThreadPoolTest, RunsOnTheCallersThreads) {
     Counts counts;
     ThreadPool pool(3, {.run = run, .context = &counts});
     EXPECT_EQ(pool.threads(), 3u);
-    for (const uint64_t count : {0, 1, 2, 100}) {
-      std::vector<std::atomic<int>> runs(count);
-      std::atomic<bool> in_range{true};
-      pool.begin();
-      pool.run(count, [&](uint64_t item, unsigned thread) {
-        runs.at(item)++;
-        if (thread >= 3) in_range = false;
-      });
-      pool.end();
-      EXPECT_TRUE(std::all_of(runs.begin(), runs.end(), [](const auto& n) { return n == 1; }));
-      EXPECT_TRUE(in_range);
-    }
+    expect_each_item_once(pool, {0, 1, 2, 100});
     EXPECT_EQ(counts.calls, 2u) << "the pool must ask the caller for threads only for waves of 2 and 100 items";
     EXPECT_LE(counts.most, 3u);
   }
 }
 
 TEST(ThreadPoolTest, MayBeDestroyedInAnyState) {
-  for (int repetition = 0; repetition < 100; ++repetition) {
-    {
-      const ThreadPool never_used(3);
-    }
-    {
-      ThreadPool awake(3);
-      awake.begin();
-    }
-    {
-      ThreadPool awake_after_work(3);
-      awake_after_work.begin();
-      awake_after_work.run(5, [](uint64_t, unsigned) {});
-    }
-    {
-      ThreadPool asleep_again(3);
-      asleep_again.begin();
-      asleep_again.run(5, [](uint64_t, unsigned) {});
-      asleep_again.end();
-    }
+  for (int repetition = 0; repetition < 200; ++repetition) {
+    ThreadPool pool(3);
+    if (repetition % 4 > 0) pool.begin();
+    if (repetition % 4 > 1) pool.run(5, [](uint64_t, unsigned) {});
+    if (repetition % 4 > 2) pool.end();
   }
 }
 
