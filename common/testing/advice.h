@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -46,28 +45,6 @@ inline Json finding_with(const Claim& claim, double value) {
   return make_finding("test", "test", claim.hypothesis, conclusion, "r");
 }
 
-/// If the words name the threshold, checks that they name the right side of it. The advice of a supported claim may
-/// name no side, and must not say "do not expect" or "do not plan".
-inline void expect_side(const std::string& words, bool above, bool supported, const std::string& where) {
-  static const std::regex quantity(
-      "(at most|at least|more than|less than|above|below|[Dd]o not expect|[Dd]o not plan)"
-      "((?!at most|at least|more than|less than).)*\\{threshold");
-  const bool names = words.find("{threshold") != std::string::npos;
-  std::smatch found;
-  if (!names) return;
-  if (!std::regex_search(words, found, quantity)) {
-    EXPECT_TRUE(supported) << where << ": names the threshold, but no side of it";
-    return;
-  }
-  const std::string word = found[1];
-  if (word.ends_with("expect") || word.ends_with("plan")) {
-    EXPECT_FALSE(supported) << where << ": the advice of a supported claim says '" << word << "'";
-  } else {
-    EXPECT_EQ(word == "at least" || word == "more than" || word == "above", above)
-        << where << ": names the wrong side, '" << word << "'";
-  }
-}
-
 /// For each claim, makes a finding below the threshold and a finding above it, and compares their advice with the
 /// table, which must have a row for each claim that advises. An advice that chooses a way must be right for all figures
 /// on its side of the threshold (except with AdviceRow::merits). For example, if the threshold is 0.6, the advice above
@@ -92,13 +69,8 @@ inline void expect_advice(const std::vector<Claim>& claims, const std::vector<Ad
       const AdviceSide& side = above ? row->above : row->below;
       const Json finding = finding_with(claim, threshold + (above ? step : -step));
       const std::string advice = finding.at("data").at("advice");
-      const bool supported = finding.at("data").at("verdict").at("state") == "supported";
       EXPECT_NE(advice.find(side.words), std::string::npos) << where << ": " << advice;
       EXPECT_EQ(advice.find('{'), std::string::npos) << where << ": " << advice;
-      expect_side(supported ? claim.advice.holds : claim.advice.refuted, above, supported, where);
-      for (const char* useless : {"Tune the kernel", "without thought", "without a thought", "Find what"}) {
-        EXPECT_EQ(advice.find(useless), std::string::npos) << where << ": " << advice;
-      }
       if (side.chooses == Choice::none) continue;
       EXPECT_EQ(side.chooses, above ? Choice::first : Choice::second)
           << where << ": the figure speaks for the other way";

@@ -69,6 +69,17 @@ class MutatedSources {
   TemporaryFolder root_;
 };
 
+/// Expects that found(cache) describes no error of the kernels as they are, and an error if `from` in `file` is
+/// replaced by `to`.
+template <typename Found>
+void expect_mutation_found(const std::string& file, const std::string& from, const std::string& to,
+                           const Found& found) {
+  ASSERT_EQ(found(pipelines()), "");
+  const MutatedSources sources(file, from, to);
+  PipelineCache fresh(device(), "");
+  EXPECT_NE(found(fresh), "");
+}
+
 /// Expects that a check finds the error of a broken kernel. `passes` runs the kernel on a device and returns whether
 /// the check passes. AddressSanitizer may find the error first and end the process. So, unless the device under test is
 /// a cuda device, a build with AddressSanitizer runs the kernel in a child process, on a cpu device with one thread.

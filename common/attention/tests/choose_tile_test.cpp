@@ -25,26 +25,29 @@ Tile chosen(int64_t heads, int64_t q_len, int64_t kv_len, int units = 2, bool ca
   return {given.block_r, given.block_c};
 }
 
-TEST(ChooseTileTest, ALaunchOfManyTilesTakesLargeTiles) {
-  EXPECT_EQ(chosen(8, 1024, 1024), Tile(256, 128));
-  EXPECT_EQ(chosen(8, 1537, 1537), Tile(256, 128));
-  EXPECT_EQ(chosen(8, 256, 256, 2, true), Tile(256, 128));
-  EXPECT_EQ(chosen(1, 16384, 16384, 2, true), Tile(256, 128));
-}
-
-// The launch gets as many tiles, of all heads together, as the device has threads.
-TEST(ChooseTileTest, ALaunchOfFewTilesTakesTilesSoSmallThatNoThreadIsIdle) {
-  EXPECT_EQ(chosen(2, 64, 4096), Tile(64, 128));
-  EXPECT_EQ(chosen(1, 64, 100000), Tile(32, 64));
-  EXPECT_EQ(chosen(1, 128, 8192), Tile(64, 128));
-  EXPECT_EQ(chosen(1, 64, 100000, 1), Tile(64, 128));
-  EXPECT_EQ(chosen(1, 64, 100000, 4), Tile(16, 64));
-}
-
-TEST(ChooseTileTest, FewQueriesTakeSmallTiles) {
-  EXPECT_EQ(chosen(8, 1, 4096), Tile(16, 64));
-  EXPECT_EQ(chosen(8, 17, 4096), Tile(32, 64));
-  EXPECT_EQ(chosen(8, 100, 4096), Tile(128, 128));
+TEST(ChooseTileTest, FollowsTheNumbersOfTilesThreadsAndQueries) {
+  struct Shape {
+    int64_t heads, q_len, kv_len;
+    int units;
+    bool causal;
+    Tile tile;
+  };
+  // A launch gets as many tiles, of all heads together, as the device has threads, and otherwise large tiles.
+  for (const Shape& shape : {Shape{8, 1024, 1024, 2, false, {256, 128}},
+                             {8, 1537, 1537, 2, false, {256, 128}},
+                             {8, 256, 256, 2, true, {256, 128}},
+                             {1, 16384, 16384, 2, true, {256, 128}},
+                             {2, 64, 4096, 2, false, {64, 128}},
+                             {1, 64, 100000, 2, false, {32, 64}},
+                             {1, 128, 8192, 2, false, {64, 128}},
+                             {1, 64, 100000, 1, false, {64, 128}},
+                             {1, 64, 100000, 4, false, {16, 64}},
+                             {8, 1, 4096, 2, false, {16, 64}},
+                             {8, 17, 4096, 2, false, {32, 64}},
+                             {8, 100, 4096, 2, false, {128, 128}}}) {
+    EXPECT_EQ(chosen(shape.heads, shape.q_len, shape.kv_len, shape.units, shape.causal), shape.tile)
+        << shape.heads << " " << shape.q_len << " " << shape.kv_len << " " << shape.units;
+  }
 }
 
 TEST(ChooseTileTest, KeepsTheSizesThatAreGiven) {

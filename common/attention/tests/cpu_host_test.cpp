@@ -21,6 +21,7 @@
 #include "common/base/error.h"
 #include "common/cases/problem.h"
 #include "common/cases/user_functions.h"
+#include "common/testing/plain_devices.h"
 #include "common/testing/some.h"
 #include "common/testing/tested_device.h"
 
@@ -41,26 +42,18 @@ void PrintTo(const Host& host, std::ostream* out) { *out << host.family; }
 
 /// The device under test, described as another host. Kernels are compiled for that host, but without the instructions
 /// that this machine lacks.
-class OtherHost : public Device {
+class CompiledForOther : public test::OtherDevice {
  public:
-  OtherHost(Device& device, const CpuTarget& family) : device_(device), compiler_(family.within(CpuTarget::host())) {
+  CompiledForOther(Device& device, const CpuTarget& family)
+      : OtherDevice(device), compiler_(family.within(CpuTarget::host())) {
     info_ = cpu_info(family);
     info_.features = compiler_.target().features;
     info_.threadgroup_memory_bytes = device.info().threadgroup_memory_bytes;
   }
-  void* allocate(size_t bytes) override { return device_.allocate(bytes); }
-  void release(void* pointer) noexcept override { device_.release(pointer); }
-  void upload(void* target, const void* source, size_t bytes) override { device_.upload(target, source, bytes); }
-  void download(void* target, const void* source, size_t bytes) override { device_.download(target, source, bytes); }
   Binary compile(const KernelSource& source, const CompileOptions&) override { return compiler_.compile(source); }
   std::string compiler_identity() const override { return compiler_.identity(); }
-  std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
-    return device_.load(binary, entry);
-  }
-  std::vector<double> submit(const CommandEncoder& encoder) override { return device_.submit(encoder); }
 
  private:
-  Device& device_;
   const CpuCompiler compiler_;
 };
 
@@ -141,6 +134,10 @@ TEST_P(Hosts, CompileEveryKernel) {
   }();
   if (!compiler) GTEST_SKIP() << "this LLVM was built without " << target_.triple;
   std::set<std::string> kernels;
+  const auto compiles = [&](const KernelSource& source) {
+    kernels.insert(source.path);
+    EXPECT_NO_THROW(EXPECT_FALSE(compiler->compile(source).code.empty())) << source.key();
+  };
   const FlashOperation& operation = FlashOperation::of(info_);
   for (const std::string& variant : operation.variants()) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -149,38 +146,23 @@ TEST_P(Hosts, CompileEveryKernel) {
         FlashConfig flash = config(variant, hooked ? 72 : 128, 64, dtype);
         flash.shape.causal = hooked;
         const KernelSource source = operation.kernel(flash, info_, hooked ? &any : nullptr).source;
-        kernels.insert(source.path);
+        compiles(source);
         if (variant == "tuned" && dtype == DType::bf16 && !hooked) {
           const auto& constants = source.constants;
           EXPECT_EQ(constants.contains("BF16_DOT") && constants.at("BF16_DOT"), GetParam().bf16_dot);
-        }
-        try {
-          EXPECT_FALSE(compiler->compile(source).code.empty());
-        } catch (const CompileError& error) {
-          ADD_FAILURE() << name(dtype) << ": " << error.what();
         }
       }
     }
   }
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const RopePairing pairing : {RopePairing::half_split, RopePairing::interleaved}) {
-      const KernelSource source = rope_plan({.pairing = pairing}, {.dtype = dtype}, info_).launches.front().source;
-      kernels.insert(source.path);
-      EXPECT_NO_THROW(compiler->compile(source)) << name(dtype);
+      compiles(rope_plan({.pairing = pairing}, {.dtype = dtype}, info_).launches.front().source);
     }
   }
   const FlashConfig listed = config("tuned", 128, 64);
-  const KernelSource lists = mask_launch(listed, info_, operation.kernel(listed, info_), ListScope::all).source;
-  kernels.insert(lists.path);
-  EXPECT_NO_THROW(compiler->compile(lists));
+  compiles(mask_launch(listed, info_, operation.kernel(listed, info_), ListScope::all).source);
   const AttentionHooks masked = modifier_hooks({.mask_bits = true}, DType::f32);
-  const KernelSource bits = mask_bits_launch(attention_launch(listed, info_, &masked), info_).source;
-  kernels.insert(bits.path);
-  try {
-    EXPECT_FALSE(compiler->compile(bits).code.empty());
-  } catch (const CompileError& error) {
-    ADD_FAILURE() << error.what();
-  }
+  compiles(mask_bits_launch(attention_launch(listed, info_, &masked), info_).source);
   const UserFunction functions[] = {
       {.name = "score.cpp", .text = "float score(float s, int q, int k) { return q > k ? s : 0; }", .guarded = true},
       {.name = "mask.cpp",
@@ -192,9 +174,7 @@ TEST_P(Hosts, CompileEveryKernel) {
        .kind = FunctionKind::feature,
        .guarded = true}};
   for (const UserFunction& function : functions) {
-    const KernelSource source = function_oracle(info_, function, function.kind != FunctionKind::mask);
-    kernels.insert(source.path);
-    EXPECT_NO_THROW(compiler->compile(source)) << function.name;
+    compiles(function_oracle(info_, function, function.kind != FunctionKind::mask));
   }
   std::set<std::string> expected;
   for (const std::string& path : kernel_files()) {
@@ -205,9 +185,9 @@ TEST_P(Hosts, CompileEveryKernel) {
 }
 
 TEST_P(Hosts, ComputeWhatTheOracleDoes) {
-  std::unique_ptr<OtherHost> host;
+  std::unique_ptr<CompiledForOther> host;
   try {
-    host = std::make_unique<OtherHost>(test::device(), target_);
+    host = std::make_unique<CompiledForOther>(test::device(), target_);
   } catch (const BadInput& error) {
     GTEST_SKIP() << error.what();  // the host has another architecture
   }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -16,8 +17,6 @@
 #include <vector>
 
 #include "common/attention/tests/kernel_run.h"
-#include "common/base/file.h"
-#include "common/source/kernel_source.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/some.h"
 
@@ -25,6 +24,7 @@ namespace attn {
 namespace {
 
 using test::bytes_of_table;
+using test::Hooks;
 using test::Includes;
 using test::infinity;
 using test::Tensors;
@@ -32,16 +32,6 @@ using test::Tested;
 
 constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 constexpr double largest_float = std::numeric_limits<float>::max();
-
-/// Hooks of a kernel, the data that the hooks read, and functions with the same rules for the oracle.
-struct Hooks {
-  std::string name;
-  Includes includes = {};
-  std::vector<std::byte> data = bytes_of_table({0});
-  ScoreFunction reference = {};
-  SinkFunction sink = {};
-  bool causal = false;
-};
 
 std::string header(const std::string& macros, const std::string& function) {
   return fmt::format(
@@ -107,28 +97,19 @@ Tested more_queries_than_keys(const std::string& kernel) {
   return setup;
 }
 
-/// Describes the first element that differs from the oracle's. Returns an empty text if no element differs.
-std::string wrong_of(const std::string& kernel, Tested setup, const Tensors& tensors, const Hooks& hooks,
-                     PipelineCache& cache = test::pipelines()) {
+std::string wrong_with(const std::string& kernel, Tested setup, const Tensors& tensors, const Hooks& hooks,
+                       PipelineCache& cache = test::pipelines()) {
   setup.config.shape.causal = hooks.causal;
-  const ReferenceRows want = reference_attention(setup.config.shape, tensors.q, tensors.k, tensors.v,
-                                                 all_rows(setup.config.shape), hooks.reference, hooks.sink);
-  return test::difference(setup.config, test::run(kernel, setup, tensors, hooks.includes, hooks.data, cache), want.o,
-                          want.lse);
+  return test::wrong_of(kernel, setup, tensors, hooks, cache);
 }
 
-class HiddenVariants : public test::OnDevice<testing::TestWithParam<std::string>> {
+class HiddenVariants : public test::EachKernel {
  protected:
-  void SetUp() override {
-    OnDevice::SetUp();
-    if (!IsSkipped() && !test::is_here(GetParam())) GTEST_SKIP() << "not on this device";
-  }
-
   static const std::string& kernel() { return GetParam(); }
   static bool takes_score_hooks() { return kernel() != "amx"; }
   static Tested more_queries() { return more_queries_than_keys(kernel()); }
   static std::string wrong(const Tested& setup, const Tensors& tensors, const Hooks& hooks) {
-    return wrong_of(kernel(), setup, tensors, hooks);
+    return wrong_with(kernel(), setup, tensors, hooks);
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, HiddenVariants, testing::ValuesIn(test::kernels()),
@@ -205,50 +186,23 @@ TEST_P(HiddenVariants, AFiniteBiasIsAddedInF32) {
   if (!takes_score_hooks()) GTEST_SKIP() << "amx takes no score hook";
   const Tested setup = more_queries();
   const AttentionShape& shape = setup.config.shape;
-  std::vector<float> bias(static_cast<size_t>(shape.q_len * shape.kv_len));
-  const auto fill = [&](int64_t q, auto value) {
-    for (int64_t k = 0; k < shape.kv_len; ++k)
-      bias[static_cast<size_t>(q * shape.kv_len + k)] = static_cast<float>(value(k));
-  };
+  // Row q has the biases of bias_of[q % 13].
+  const std::function<double(int64_t)> bias_of[13] = {[](int64_t) { return -largest_float; },
+                                                      [](int64_t) { return -1e30; },
+                                                      [](int64_t k) { return k % 3 == 0 ? -largest_float : 0.5; },
+                                                      [](int64_t k) { return k % 3 == 0 ? -1e29 : -1.01e29; },
+                                                      [](int64_t) { return 1e38; },
+                                                      [](int64_t) { return -infinity; },
+                                                      [](int64_t k) { return k == 70 ? -largest_float : -infinity; },
+                                                      [](int64_t k) { return k < 70 ? -infinity : -1e30; },
+                                                      [](int64_t k) { return k < 70 ? -1e30 : -infinity; },
+                                                      [](int64_t) { return -5e9; },
+                                                      [](int64_t k) { return k < 70 ? -1e4 : -1e4 - 2; },
+                                                      [](int64_t k) { return 0.01 * static_cast<double>(k); },
+                                                      [](int64_t k) { return -0.01 * static_cast<double>(k); }};
+  std::vector<float> bias;
   for (int64_t q = 0; q < shape.q_len; ++q) {
-    switch (q % 13) {
-      case 0:
-        fill(q, [](int64_t) { return -largest_float; });
-        break;
-      case 1:
-        fill(q, [](int64_t) { return -1e30; });
-        break;
-      case 2:
-        fill(q, [](int64_t k) { return k % 3 == 0 ? -largest_float : 0.5; });
-        break;
-      case 3:
-        fill(q, [](int64_t k) { return k % 3 == 0 ? -1e29 : -1.01e29; });
-        break;
-      case 4:
-        fill(q, [](int64_t) { return 1e38; });
-        break;
-      case 5:
-        fill(q, [](int64_t) { return -infinity; });
-        break;
-      case 6:
-        fill(q, [](int64_t k) { return k == 70 ? -largest_float : -infinity; });
-        break;
-      case 7:
-        fill(q, [](int64_t k) { return k < 70 ? -infinity : -1e30; });
-        break;
-      case 8:
-        fill(q, [](int64_t k) { return k < 70 ? -1e30 : -infinity; });
-        break;
-      case 9:
-        fill(q, [](int64_t) { return -5e9; });
-        break;
-      case 10:
-        fill(q, [](int64_t k) { return k < 70 ? -1e4 : -1e4 - 2; });
-        break;
-      default:
-        fill(q, [](int64_t k) { return 0.01 * static_cast<double>(k); });
-        break;
-    }
+    for (int64_t k = 0; k < shape.kv_len; ++k) bias.push_back(static_cast<float>(bias_of[q % 13](k)));
   }
   const auto bytes = std::as_bytes(std::span(bias));
   Hooks hooks{.name = "bias",
@@ -304,59 +258,42 @@ TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
   }
 }
 
-TEST_P(HiddenVariants, NaNInAQueryReachesItsRow) {
+TEST_P(HiddenVariants, SpecialElementsReachTheRowsThatSeeThem) {
   const Tested setup = more_queries();
-  for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
+  const std::vector<Hooks> every_way = ways_to_hide(setup.config.shape, takes_score_hooks()), full = {{.name = "full"}},
+                           causal = {{.name = "causal", .causal = true}};
+  const auto check = [&](const char* what, const std::vector<Hooks>& ways, const auto& change, double scale = 0.1) {
+    Tested at = setup;
+    at.config.shape.scale = scale;
     Tensors tensors = test::random_tensors(setup.config);
-    for (const int64_t q : {0, 20, 77, 129}) tensors.q.set(q % 2, 1, q, q % 40, nan_value);
-    EXPECT_EQ(wrong(setup, tensors, hooks), "") << hooks.name;
-  }
-}
-
-TEST_P(HiddenVariants, KOrVWithOnlyNaN) {
-  const Tested setup = more_queries();
-  for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
-    for (const bool in_v : {false, true}) {
-      Tensors tensors = test::random_tensors(setup.config);
-      Tensor& tensor = in_v ? tensors.v : tensors.k;
-      tensor = constant(tensor, nan_value);
-      EXPECT_EQ(wrong(setup, tensors, hooks), "") << hooks.name << (in_v ? " V" : " K");
-    }
-  }
-}
-
-// The key's score is about 300 below the other scores, so its weight is 0 in f32. The key is seen all the same.
-TEST_P(HiddenVariants, ANaNInVCountsHoweverSmallTheWeightOfItsKey) {
-  const Tested setup = more_queries();
-  Tensors tensors = test::random_tensors(setup.config);
-  tensors.q = constant(tensors.q, 1);
-  for (int64_t d = 0; d < setup.config.shape.head_dim; ++d) tensors.k.set(1, 0, 20, d, -50);
-  tensors.v.set(1, 0, 20, 5, nan_value);
-  EXPECT_EQ(wrong(setup, tensors, {.name = "full"}), "");
-}
-
-// 0 * infinity is NaN, so the rows that see the key are NaN.
-TEST_P(HiddenVariants, AnInfinityInKAtAScaleOf0) {
-  Tested setup = more_queries();
-  setup.config.shape.scale = 0;
-  for (const double garbage : {infinity, -infinity}) {
-    Tensors tensors = test::random_tensors(setup.config);
-    tensors.k.set(0, 0, 3, 5, garbage);
-    EXPECT_EQ(wrong(setup, tensors, {.name = "full"}), "") << garbage;
-  }
-}
-
-TEST_P(HiddenVariants, NaNWithAllBitsSet) {
-  const Tested setup = more_queries();
-  const size_t element = size_bytes(setup.config.dtype);
-  for (const bool in_v : {false, true}) {
-    Tensors tensors = test::random_tensors(setup.config);
-    Tensor& tensor = in_v ? tensors.v : tensors.k;
-    std::byte* const first = tensor.data.data() + static_cast<size_t>(tensor.offset(0, 0, 50, 9)) * element;
-    std::fill(first, first + element, std::byte{0xff});
+    change(tensors);
+    for (const Hooks& hooks : ways) EXPECT_EQ(wrong(at, tensors, hooks), "") << hooks.name << ": " << what;
+  };
+  check("NaN in queries", every_way, [](Tensors& all) {
+    for (const int64_t q : {0, 20, 77, 129}) all.q.set(q % 2, 1, q, q % 40, nan_value);
+  });
+  check("K of NaN", every_way, [](Tensors& all) { all.k = constant(all.k, nan_value); });
+  check("V of NaN", every_way, [](Tensors& all) { all.v = constant(all.v, nan_value); });
+  // The key's score is about 300 below the other scores, so its weight is 0 in f32. The key is seen all the same.
+  check(
+      "NaN in V at a key of a small weight", full,
+      [](Tensors& all) {
+        all.q = constant(all.q, 1);
+        for (int64_t d = 0; d < all.k.dim; ++d) all.k.set(1, 0, 20, d, -50);
+        all.v.set(1, 0, 20, 5, nan_value);
+      },
+      0.158);
+  // 0 * infinity is NaN, so the rows that see the key are NaN.
+  check("infinity at a scale of 0", full, [](Tensors& all) { all.k.set(0, 0, 3, 5, infinity); }, 0);
+  check("-infinity at a scale of 0", full, [](Tensors& all) { all.k.set(0, 0, 3, 5, -infinity); }, 0);
+  const auto all_bits = [](Tensor& tensor) {
+    const size_t element = size_bytes(tensor.dtype);
+    std::fill_n(tensor.data.data() + static_cast<size_t>(tensor.offset(0, 0, 50, 9)) * element, element,
+                std::byte{0xff});
     ASSERT_TRUE(std::isnan(tensor.at(0, 0, 50, 9)));
-    EXPECT_EQ(wrong(setup, tensors, {.name = "causal", .causal = true}), "") << (in_v ? "V" : "K");
-  }
+  };
+  check("NaN with all bits set in K", causal, [&](Tensors& all) { all_bits(all.k); });
+  check("NaN with all bits set in V", causal, [&](Tensors& all) { all_bits(all.v); });
 }
 
 TEST_P(HiddenVariants, AScoreHookReturnsInfinityOrNaN) {
@@ -406,31 +343,8 @@ TEST_P(HiddenVariants, RowsOfFiniteNumbersAreNotRepaired) {
   const Tested setup = more_queries();
   const Tensors tensors = test::random_tensors(setup.config);
   for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
-    EXPECT_EQ(wrong_of(kernel(), setup, tensors, hooks, fresh), "") << hooks.name;
+    EXPECT_EQ(wrong_with(kernel(), setup, tensors, hooks, fresh), "") << hooks.name;
   }
-}
-
-// A weight is 4^(s * factor - m * factor). Here s is a score, m is the row's largest score, and `factor` is the scale
-// times a constant. If |m * factor| is at most largest_product, `tuned` with BF16_DOT and amx.cpu.cpp compute the
-// exponent by one multiply-add. The rounding error of m * factor stays in the exponent, so all weights of the row are
-// wrong by the same ratio. Up to largest_product this error is at most 2^-14. For an m of 4e9 the error can be more
-// than 1, and the weights would be useless.
-TEST(HiddenTest, TheRoundingErrorOfAMultiplyAddIsSmallUpToTheLargestProduct) {
-  const std::string text = read_file(source_root() + "/common/attention/kernels/softmax.h").value();
-  const std::string name = "largest_product = ";
-  const float most = std::stof(text.substr(text.find(name) + name.size()));
-  const auto left_by = [](float maximum, float factor) {
-    return std::abs(std::fma(maximum, factor, -(maximum * factor)));
-  };
-  float largest = 0;
-  for (float factor = 0.0123f; factor < 100; factor *= 1.0437f) {
-    for (float share = 0.5f; share < 1; share += 0.00317f) {
-      largest = std::max(largest, left_by(share * most / factor, factor));
-    }
-  }
-  EXPECT_LE(largest, 0x1p-14f);
-  EXPECT_GT(left_by(4e9f, 0.593f * 1.442695f), 1);
-  EXPECT_GT(left_by(-1e30f, 0.593f * 1.442695f), 1e20f);
 }
 
 // ---- broken kernels that the checks catch
@@ -486,24 +400,19 @@ TEST_P(HiddenMutations, AreCaught) {
                                            {large, 0.1}}) {
         Tested at = setup;
         at.config.shape.scale = scale;
-        if (std::string first = wrong_of(kernel, at, tensors, hooks, cache); !first.empty()) return first;
+        if (std::string first = wrong_with(kernel, at, tensors, hooks, cache); !first.empty()) return first;
       }
     }
     return std::string();
   };
-  ASSERT_EQ(found(test::pipelines()), "");
-  const test::MutatedSources sources(std::string("common/attention/kernels/") + mutation.file, mutation.from,
-                                     mutation.to);
-  PipelineCache fresh(test::device(), "");
-  EXPECT_NE(found(fresh), "");
+  test::expect_mutation_found(std::string("common/attention/kernels/") + mutation.file, mutation.from, mutation.to,
+                              found);
 }
 
 TEST(HiddenMutationsTest, TextsAreInTheSources) {
-  for (const bool of_cuda : {false, true}) {
-    test::expect_texts_in_sources(hidden_mutations(of_cuda), [](const HiddenMutation& mutation) {
-      return std::string("common/attention/kernels/") + mutation.file;
-    });
-  }
+  test::expect_texts_in_sources(hidden_mutations(false), [](const HiddenMutation& mutation) {
+    return std::string("common/attention/kernels/") + mutation.file;
+  });
 }
 
 }  // namespace

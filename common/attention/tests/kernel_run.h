@@ -62,6 +62,15 @@ inline Tested tested(const std::string& name) {
   return tested;
 }
 
+inline Tested tested(const std::string& name, int64_t q_len, int64_t kv_len, bool causal) {
+  Tested setup = tested(name);
+  setup.config.shape.q_len = q_len;
+  setup.config.shape.kv_len = kv_len;
+  setup.config.shape.causal = causal;
+  setup.config.layout = causal ? Layout::bhsd : Layout::bshd;
+  return setup;
+}
+
 /// Returns whether the device can run the kernel. A GPU may lack the instructions of wgmma. Instructions that a host of
 /// the cpu lacks are emulated.
 inline bool is_here(const std::string& name) { return name != "wgmma" || device().info().has("wgmma"); }
@@ -239,6 +248,30 @@ inline std::string difference(const FlashConfig& config, const Attended& got, co
   return of_o.empty() ? compare("lse", got.lse, lse) : of_o;
 }
 
+inline std::vector<std::byte> bytes_of_table(const std::vector<int>& table) {
+  const auto bytes = std::as_bytes(std::span(table));
+  return {bytes.begin(), bytes.end()};
+}
+
+/// Hooks of a kernel, the data that the hooks read, and functions with the same rules for the oracle.
+struct Hooks {
+  std::string name = {};
+  Includes includes = {};
+  std::vector<std::byte> data = bytes_of_table({0});
+  ScoreFunction reference = {};
+  SinkFunction sink = {};
+  bool causal = false;
+};
+
+/// Runs a kernel, and describes the first element that differs from the oracle's. Returns an empty text if none does.
+inline std::string wrong_of(const std::string& name, const Tested& tested, const Tensors& tensors, const Hooks& hooks,
+                            PipelineCache& cache = pipelines()) {
+  const AttentionShape& shape = tested.config.shape;
+  const ReferenceRows want =
+      reference_attention(shape, tensors.q, tensors.k, tensors.v, all_rows(shape), hooks.reference, hooks.sink);
+  return difference(tested.config, run(name, tested, tensors, hooks.includes, hooks.data, cache), want.o, want.lse);
+}
+
 inline std::string describe(const std::string& name, const FlashConfig& c) {
   const AttentionShape& s = c.shape;
   return fmt::format("{} b{} h{}/{} q{} k{} d{} causal={} {} {}x{}", name, s.batch, s.q_heads, s.kv_heads, s.q_len,
@@ -332,11 +365,6 @@ inline const KeysHook& keys_hook(std::string_view name) {
   return *std::find_if(hooks.begin(), hooks.end(), [&](const KeysHook& hook) { return hook.name == name; });
 }
 
-inline std::vector<std::byte> bytes_of_table(const std::vector<int>& table) {
-  const auto bytes = std::as_bytes(std::span(table));
-  return {bytes.begin(), bytes.end()};
-}
-
 inline ScoreFunction masked_by(const KeysHook& hook, const std::vector<int>& table, const AttentionShape& shape) {
   return [&hook, table, shape](std::span<double> scores, int64_t batch, int64_t, int64_t q) {
     const auto [begin, end] = hook.range(table, shape, batch, q);
@@ -349,11 +377,19 @@ inline ScoreFunction masked_by(const KeysHook& hook, const std::vector<int>& tab
 inline std::string keys_difference(const std::string& name, const Tested& tested, const KeysHook& hook,
                                    PipelineCache& cache = pipelines()) {
   const AttentionShape& shape = tested.config.shape;
-  const Tensors tensors = random_tensors(tested.config);
   const std::vector<int> table = hook.table(shape);
-  const ReferenceRows want =
-      reference_attention(shape, tensors.q, tensors.k, tensors.v, all_rows(shape), masked_by(hook, table, shape));
-  const Attended got = run(name, tested, tensors, hook.includes(), bytes_of_table(table), cache);
-  return difference(tested.config, got, want.o, want.lse);
+  return wrong_of(
+      name, tested, random_tensors(tested.config),
+      {.includes = hook.includes(), .data = bytes_of_table(table), .reference = masked_by(hook, table, shape)}, cache);
 }
+
+/// A test of each kernel. A test is skipped if the device lacks the kernel.
+class EachKernel : public OnDevice<testing::TestWithParam<std::string>> {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (!IsSkipped() && !is_here(GetParam())) GTEST_SKIP() << "not on this device";
+  }
+};
+
 }  // namespace attn::test

@@ -188,17 +188,6 @@ TEST_P(MaskVariants, OddShapes) {
   }
 }
 
-// A kernel that used a large negative number in place of -infinity would be wrong only at some scales.
-TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
-  test::Some some(5);
-  for (double scale = 0.05; scale < 1.5; scale *= 1.17) {
-    if (some.skips()) continue;
-    FlashConfig config = config_of(path());
-    config.shape.scale = scale;
-    expect_right(config, mask_of("ends"));
-  }
-}
-
 // The tiles have many rows, so a group of rows of a tile (for example, the rows of one warp of mma_sync) can see other
 // blocks of keys than the tile's other rows. There are more queries than rows of a tile.
 TEST_P(MaskVariants, LargerTiles) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "common/base/temporary_folder.h"
 #include "common/testing/captured_log.h"
 #include "common/testing/devices.h"
+#include "common/testing/messages.h"
 
 namespace attn {
 namespace {
@@ -99,42 +101,40 @@ TEST_F(TuningTest, ADamagedFileIsOneLineOfTheLogAndTheRulesCount) {
     const Tile rules = chosen(on);
     const Json sound = file(on, Json::array({tile(on.first, 1)}));
     std::vector<std::pair<std::string, std::string>> damaged = {
-        {"{", "is no JSON object"},
-        {"[]", "is no JSON object"},
-        {R"({"tiles":)" + std::string(300'000, '['), "is no JSON object"},
-        {R"({"tiles":)" + std::string(100, '[') + std::string(100, ']') + "}", "is no JSON object"},
-        {"\xff", "is no JSON object"},
-        {R"({"tiles":5})", "tiles: 5 is not allowed; an array"},
-        {R"({"devices":[]})", "devices: [] is not allowed"},
-        {R"({"devices":{"d":{"f32":{"64":[{}]}}}})", "devices: d: f32: 64: 0: {} is not allowed"},
-        {R"({"choices":{"d":[{"experiment":"e"}]}})", "an object with case"},
-        {R"({"generated":{"search":{"x":{}}}})", "generated: search: x: {} is not allowed"}};
-    const auto change = [&](const std::string& place, const Json& value, const std::string& words) {
+        {"{", "JSON"},
+        {"[]", "JSON"},
+        {R"({"tiles":)" + std::string(300'000, '['), "JSON"},
+        {R"({"tiles":)" + std::string(100, '[') + std::string(100, ']') + "}", "JSON"},
+        {"\xff", "JSON"},
+        {R"({"tiles":5})", "tiles: 5"},
+        {R"({"devices":[]})", "devices: []"},
+        {R"({"devices":{"d":{"f32":{"64":[{}]}}}})", "devices: d: f32: 64: 0: {}"},
+        {R"({"choices":{"d":[{"experiment":"e"}]}})", "case"},
+        {R"({"generated":{"search":{"x":{}}}})", "generated: search: x: {}"}};
+    for (const auto& [place, value, words] : {std::tuple<const char*, Json, const char*>{"/kernel", 1, "kernel: 1"},
+                                              {"/dtypes", "f32", "dtypes: \"f32\""},
+                                              {"/head_dim", 0, "head_dim: 0"},
+                                              {"/tiles/0", Json::object(), "block_r"},
+                                              {"/tiles/0/block_r", "16", "block_r: \"16\""},
+                                              {"/tiles/0/block_r", 40, "block_r: 40"},
+                                              {"/tiles/0/block_r", -16, "block_r: -16"},
+                                              {"/tiles/0/block_c", uint64_t{1} << 63, "block_c: 9223372036854775808"},
+                                              {"/tiles/0/block_c", 1e300, "block_c: 1e+300"},
+                                              {"/tiles/0/cost", 0, "cost: 0"},
+                                              {"/tiles/0/cost", nullptr, "cost: null"},
+                                              {"/tiles/0/hooked_cost", -1, "hooked_cost: -1"},
+                                              {"/tiles/0/block_r", 80, "block_r=80"}}) {
+      if (on.info.on_host && value == 80) continue;  // only kernels for a GPU do not take this tile
       Json other = sound;
-      other[Json::json_pointer("/tiles/0" + place)] = value;
+      other[Json::json_pointer(std::string("/tiles/0") + place)] = value;
       damaged.emplace_back(other.dump(), words);
-    };
-    change("/kernel", 1, "kernel: 1 is not allowed; a text");
-    change("/dtypes", "f32", "dtypes: \"f32\" is not allowed; an array");
-    change("/head_dim", 0, "head_dim: 0 is not allowed");
-    change("/tiles/0", Json::object(), "an object with block_r");
-    change("/tiles/0/block_r", "16", "block_r: \"16\" is not allowed; a multiple of 16 from 16 to 256");
-    change("/tiles/0/block_r", 40, "block_r: 40 is not allowed");
-    change("/tiles/0/block_r", -16, "block_r: -16 is not allowed");
-    change("/tiles/0/block_c", uint64_t{1} << 63, "block_c: 9223372036854775808 is not allowed");
-    change("/tiles/0/block_c", 1e300, "block_c: 1e+300 is not allowed");
-    change("/tiles/0/cost", 0, "cost: 0 is not allowed");
-    change("/tiles/0/cost", nullptr, "cost: null is not allowed");
-    change("/tiles/0/hooked_cost", -1, "hooked_cost: -1 is not allowed");
-    // A tile that the kernel does not take.
-    if (!on.info.on_host) change("/tiles/0/block_r", 80, "block_r=80");
+    }
     for (const auto& [text, words] : damaged) {
       const test::CapturedLog log;
       write(on.info, text);
       for (int i = 0; i < 3; ++i) EXPECT_EQ(chosen(on), rules) << on.kernel << " " << text;
       EXPECT_EQ(log.lines(), 1) << on.kernel << " " << text << "\n" << log.text();
-      EXPECT_NE(log.text().find(tuning_path(on.info)), std::string::npos) << log.text();
-      EXPECT_NE(log.text().find(words), std::string::npos) << log.text();
+      test::expect_words(log.text(), {tuning_path(on.info), words});
     }
   }
 }
