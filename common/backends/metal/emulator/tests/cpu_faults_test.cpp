@@ -62,14 +62,14 @@ std::string expected(const MetalFault& fault) {
 
 class FaultTest : public test::MetalProgramTest, public testing::WithParamInterface<MetalFault> {
  protected:
-  FaultTest() : MetalProgramTest(GetParam().program) {}
+  FaultTest() : MetalProgramTest(GetParam().run.program) {}
 };
 
 TEST_P(FaultTest, IsFound) {
   const MetalFault& fault = GetParam();
   const test::MutatedSources sources(fault.file, fault.from, fault.to);
   own_cache();
-  const test::Outcome outcome = run_line(line_for("metal:emulated", fault.axes));
+  const test::Outcome outcome = run_line(line_for("metal:emulated", fault.run.axes));
   const std::string all = outcome.err + outcome.out;
   EXPECT_EQ(outcome.status, 1);
   EXPECT_TRUE(std::regex_search(all, std::regex(expected(fault)))) << expected(fault) << "\n" << all;
@@ -112,7 +112,7 @@ std::vector<Order> in_orders(uint32_t first, uint32_t end, bool one_of_file) {
   std::set<std::pair<std::string, std::string>> cases;
   std::set<std::string> files;
   for (const MetalFault& fault : test::metal_faults()) {
-    if (files.insert(fault.file).second || !one_of_file) cases.emplace(fault.program, fault.axes);
+    if (files.insert(fault.file).second || !one_of_file) cases.emplace(fault.run.program, fault.run.axes);
   }
   std::vector<Order> all;
   for (const auto& [program, axes] : cases) {
