@@ -148,7 +148,8 @@ TEST_F(CompileTest, ErrorsNameTheirPlace) {
   header.includes["test/header.h"] = "\n\nint broken(;\n";
   KernelSource no_fragment = with_fragment(fragment_text(""), Linking::after_code_generation);
   no_fragment.fragments.clear();
-  KernelSource sized = returns("VALUE; int array[VALUE]; array[0] = 0", {{"VALUE", 5}});
+  KernelSource sized = returns("VALUE", {{"VALUE", 5}});
+  sized.includes.begin()->second += "\nint array[VALUE];\n";
   KernelSource unused = returns("1", {{"VALUE", 5}});
   sized.run_time = unused.run_time = {"VALUE"};  // a constant that is read at run time is no constant expression
   const KernelSource misspelt = kernel_text(head + "  **result = BLOK_R;\n  **result = ALSO;\n}\n", {{"BLOCK_R", 64}});
