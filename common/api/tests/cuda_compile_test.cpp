@@ -1,6 +1,5 @@
 // Compiles the kernels with the modifiers of common/api for a Hopper GPU, without a GPU. (proto7_variants and
 // proto3_paged compile the modifiers that their experiments measure.)
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,21 +11,17 @@
 #include "common/paged/decode.h"
 #include "common/paged/prefill.h"
 #include "common/paged/tests/compiled_config.h"
-#include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 
 namespace attn {
 namespace {
 
-class ApiCudaCompileTest : public test::CudaCompilerTest {
- protected:
-  void expect_clean(const Plan& plan, const std::string& what) {
-    ASSERT_EQ(plan.unable, "") << what;
-    const test::CapturedLog log;
-    EXPECT_EQ(compiler_->compile(plan.launches.front().source, {}).spill_bytes, 0) << what;
-    EXPECT_EQ(log.text(), "") << what;
-  }
-};
+using ApiCudaCompileTest = test::CudaCompilerTest;
+
+KernelSource source_of(const Plan& plan) {
+  EXPECT_EQ(plan.unable, "");
+  return plan.launches.front().source;
+}
 
 TEST_F(ApiCudaCompileTest, DecodingAndPrompts) {
   using enum DType;
@@ -44,15 +39,14 @@ TEST_F(ApiCudaCompileTest, DecodingAndPrompts) {
     DecodeConfig config = compiled_config(dtype, cache_dtype, q_len);
     config.shape.causal = !modifiers.tree;
     const AttentionHooks hooks = without_mask(modifier_hooks(modifiers, dtype));
-    expect_clean(decode_plan(config, test::hopper(), 1024, &hooks),
-                 fmt::format("decode {} {} queries {}", name(dtype), q_len, hooks.text));
+    expect_clean(source_of(decode_plan(config, test::hopper(), 1024, &hooks)));
   }
   DecodeConfig config = compiled_config(bf16, bf16, 512);
   config.block_c = 0;
   Modifiers prompts = all;
   prompts.tree = false;
   const AttentionHooks hooks = without_mask(modifier_hooks(prompts, bf16));
-  expect_clean(prefill_plan(config, test::hopper(), 1, 1, &hooks), "prefill");
+  expect_clean(source_of(prefill_plan(config, test::hopper(), 1, 1, &hooks)));
 }
 
 TEST_F(ApiCudaCompileTest, SequencesOneAfterTheOther) {
@@ -66,14 +60,10 @@ TEST_F(ApiCudaCompileTest, SequencesOneAfterTheOther) {
                                                          {"wgmma", DType::bf16, 64, 2},
                                                          {"wgmma", DType::bf16, 128, 1},
                                                          {"wgmma", DType::bf16, 256, 2}}) {
-    FlashConfig config;
-    config.variant = variant;
-    config.dtype = config.out_dtype = dtype;
-    config.shape = {.q_heads = 32, .kv_heads = 8, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim};
+    FlashConfig config = test::hopper_flash(variant, dtype, head_dim);
     choose_tile(config, test::hopper(), {.reads = true});
     const AttentionHooks hooks = modifier_hooks({.window_left = ragged == 2 ? 100 : -1, .ragged = ragged}, dtype);
-    expect_clean(attention_plan(config, test::hopper(), &hooks),
-                 fmt::format("{} at {}, {}x{}", variant, head_dim, config.block_r, config.block_c));
+    expect_clean(source_of(attention_plan(config, test::hopper(), &hooks)));
   }
 }
 
@@ -89,19 +79,15 @@ TEST_F(ApiCudaCompileTest, MasksOfACaller) {
                                                                {"wgmma", DType::bf16, 64, 2048, {}},
                                                                {"wgmma", DType::f16, 256, 64, {}},
                                                                {"wgmma", DType::bf16, 128, 2048, others}}) {
-    FlashConfig config;
-    config.variant = variant;
-    config.dtype = config.out_dtype = dtype;
-    config.shape = {.q_heads = 32, .kv_heads = 8, .q_len = q_len, .kv_len = 2048, .head_dim = head_dim};
+    FlashConfig config = test::hopper_flash(variant, dtype, head_dim);
+    config.shape.q_len = q_len;
     Modifiers modifiers = given;
     modifiers.mask_bits = true;
     const AttentionHooks hooks = modifier_hooks(modifiers, dtype);
     choose_tile(config, test::hopper(), {.change = hooks.change, .reads = true});
-    Plan plan = attention_plan(config, test::hopper(), &hooks);
-    const std::string what = fmt::format("{} at {}, {}x{}", variant, head_dim, config.block_r, config.block_c);
-    expect_clean(plan, what);
-    plan.launches = {mask_bits_launch(plan.launches.front(), test::hopper())};
-    expect_clean(plan, "bits for " + what);
+    const Plan plan = attention_plan(config, test::hopper(), &hooks);
+    expect_clean(source_of(plan));
+    expect_clean(mask_bits_launch(plan.launches.front(), test::hopper()).source);
   }
 }
 

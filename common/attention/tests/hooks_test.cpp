@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/attention/rope.h"
 #include "common/attention/tests/kernel_run.h"
 #include "common/base/error.h"
-#include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/some.h"
@@ -297,36 +297,24 @@ TEST_P(HooksTest, AWrongPageOrLengthMakesRowsNan) {
 
 // ---- how rows are rotated
 
-// Returns the angle by which the pair of elements d and d + half of a row at `position` is rotated.
-double angle(int64_t position, int64_t d, int64_t half) {
-  return static_cast<double>(position) * std::pow(100.0, -static_cast<double>(d) / static_cast<double>(half));
-}
+RopeConfig rope_of(int64_t dim) { return {.head_dim = dim, .rotary_dim = dim, .theta = 100}; }
 
 Tensor turned(const Tensor& tensor, int64_t first_position) {
-  Tensor result = tensor;
-  const int64_t half = tensor.dim / 2;
-  for (int64_t b = 0; b < tensor.batch; ++b) {
-    for (int64_t h = 0; h < tensor.heads; ++h) {
-      for (int64_t s = 0; s < tensor.seq; ++s) {
-        for (int64_t d = 0; d < half; ++d) {
-          const double a = angle(first_position + s, d, half), x = tensor.at(b, h, s, d),
-                       y = tensor.at(b, h, s, d + half);
-          result.set(b, h, s, d, x * std::cos(a) - y * std::sin(a));
-          result.set(b, h, s, d + half, y * std::cos(a) + x * std::sin(a));
-        }
-      }
-    }
-  }
-  return result;
+  Tensor rows = convert(tensor, tensor.dtype, Layout::bhsd);
+  const std::vector<int> first(static_cast<size_t>(tensor.batch), static_cast<int>(first_position));
+  rows.store(0, reference_rope(rope_of(tensor.dim), tensor, first));
+  return convert(rows, tensor.dtype, tensor.layout);
 }
 
 // Cosines and sines of every position: [position][2][half].
 std::vector<std::byte> angles(const AttentionShape& shape) {
+  const RopeTable of = rope_table(rope_of(shape.head_dim), shape.kv_len);
   std::vector<float> table;
   const int64_t half = shape.head_dim / 2;
-  for (int64_t position = 0; position < shape.kv_len; ++position) {
-    for (int64_t d = 0; d < half; ++d) table.push_back(static_cast<float>(std::cos(angle(position, d, half))));
-    for (int64_t d = 0; d < half; ++d) table.push_back(static_cast<float>(std::sin(angle(position, d, half))));
+  for (int64_t at = 0; at < shape.kv_len * half; at += half) {
+    for (const auto* values : {&of.cosines, &of.sines}) {
+      table.insert(table.end(), values->begin() + at, values->begin() + at + half);
+    }
   }
   const auto bytes = std::as_bytes(std::span(table));
   return {bytes.begin(), bytes.end()};
@@ -428,17 +416,13 @@ using HooksCudaCompileTest = test::CudaCompilerTest;
 
 TEST_F(HooksCudaCompileTest, KeysPagesAndRotatedRows) {
   const auto compiles = [&](const char* variant, DType dtype, int64_t head_dim, const Includes& includes) {
-    FlashConfig config;
-    config.variant = variant;
-    config.shape = {.q_heads = 8, .kv_heads = 8, .q_len = 1024, .kv_len = 1024, .head_dim = head_dim, .causal = true};
-    config.dtype = config.out_dtype = dtype;
+    FlashConfig config = test::hopper_flash(variant, dtype, head_dim);
+    config.shape.causal = true;
     config.block_r = 128;
     config.block_c = 64;
     KernelSource source = FlashOperation::of(test::hopper()).kernel(config, test::hopper()).source;
     source.includes = includes;
-    const test::CapturedLog log;
-    EXPECT_EQ(compiler_->compile(source).spill_bytes, 0) << source.key();
-    EXPECT_EQ(log.text(), "") << source.key() << ": the compiler must not warn, as it does if it serialises wgmma";
+    expect_clean(source);
   };
   for (const int64_t head_dim : {40, 64, 128}) {
     for (const auto& [variant, dtype] :

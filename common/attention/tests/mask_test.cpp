@@ -357,11 +357,8 @@ TEST_F(MaskCudaCompileTest, OnlyMmaSyncWithoutListsMaySpill) {
     for (const int64_t head_dim : {64, 128, 256}) {
       for (const bool causal : {false, true}) {
         for (const char* name : {"tokens", "table"}) {
-          FlashConfig config;
-          config.variant = variant;
-          config.shape = {
-              .q_heads = 32, .kv_heads = 32, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim, .causal = causal};
-          config.dtype = config.out_dtype = DType::bf16;
+          FlashConfig config = test::hopper_flash(variant, DType::bf16, head_dim, 32);
+          config.shape.causal = causal;
           choose_tile(config, test::hopper());
           for (const bool lists : {false, true}) {
             const AttentionHooks hooks = hooks_of(mask_of(name), {}, lists);
