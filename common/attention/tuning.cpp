@@ -137,10 +137,8 @@ Json read_tuning(const DeviceInfo& device) {
     if (!fs::exists(fs::symlink_status(path, error))) return Json::object();
     throw BadInput(tuning_path(device) + " cannot be read");
   }
-  bool deep = false;  // a deeply nested text would use up the stack
-  const auto keep = [&](int depth, Json::parse_event_t, Json&) { return !(deep |= depth > most_depth); };
-  Json content = Json::parse(*text, keep, false);
-  if (deep || !content.is_object()) throw BadInput(tuning_path(device) + " is no JSON object");
+  Json content = parse_shallow_json(*text, most_depth);
+  if (!content.is_object()) throw BadInput(tuning_path(device) + " is no JSON object");
   check({content, tuning_path(device)});
   return content;
 }

@@ -1,6 +1,7 @@
 // JSON, with the fields of an object in the order in which they were written.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 // In nlohmann/json.hpp, the body of the function `operator "" _json` calls a parser. Each file with this header would
@@ -22,5 +23,14 @@ using Json = nlohmann::ordered_json;
 /// If the text is no JSON, parse_json(text, true) throws Json::parse_error, and parse_json(text, false) returns a value
 /// whose is_discarded() is true.
 Json parse_json(std::string_view text, bool throws = true);
+
+/// parse_json(text, false) for a text that another program may have written. Also discards a value that is nested more
+/// than `most_depth` deep: copying a deeply nested value would use up the stack.
+Json parse_shallow_json(std::string_view text, int most_depth);
+
+/// Returns the value at a JSON pointer such as "/data/run"; null if there is none.
+Json value_at(const Json& json, const char* pointer);
+/// Returns the text at a JSON pointer; an empty text if there is none.
+std::string text_at(const Json& json, const char* pointer);
 
 }  // namespace attn
