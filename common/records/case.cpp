@@ -278,14 +278,11 @@ std::vector<Case> expand(const Sweep& sweep, const std::vector<AxisInfo>& known,
 }
 
 std::vector<std::vector<Case>> group(const std::vector<Case>& cases, const std::vector<std::string>& compared) {
+  const std::set<std::string> free(compared.begin(), compared.end());
   std::vector<std::vector<Case>> groups;
   std::map<std::string, size_t> places;
   for (const Case& config : cases) {
-    std::vector<std::string> shared;
-    for (const auto& axis : config.axes()) {
-      if (std::find(compared.begin(), compared.end(), axis.first) == compared.end()) shared.push_back(axis.first);
-    }
-    const auto [place, added] = places.emplace(config.key(shared), groups.size());
+    const auto [place, added] = places.emplace(config.key_without(free), groups.size());
     if (added) groups.emplace_back();
     groups[place->second].push_back(config);
   }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -78,15 +77,8 @@ std::vector<Evidence> gathered(const Claim& claim, const std::vector<Measurement
 }  // namespace
 
 std::string_view name(State state) {
-  switch (state) {
-    case State::supported:
-      return "supported";
-    case State::refuted:
-      return "refuted";
-    case State::inconclusive:
-      return "inconclusive";
-  }
-  throw std::logic_error("name(State): no such state");
+  constexpr std::string_view names[] = {"supported", "refuted", "inconclusive"};
+  return names[static_cast<size_t>(state)];
 }
 
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
@@ -219,14 +211,14 @@ std::vector<Evidence> by_process(const Claim& claim, const Evidence& evidence, c
 }
 
 int rounds_of(const Evidence& evidence) {
-  int rounds = std::numeric_limits<int>::max();
+  std::vector<int> rounds;
   for (const Comparison* comparison : evidence.comparisons) {
-    for (const Timing& time : comparison->time) rounds = std::min(rounds, time.rounds);
+    for (const Timing& time : comparison->time) rounds.push_back(time.rounds);
   }
   if (evidence.comparisons.empty()) {
-    for (const Measurement* result : evidence.results) rounds = std::min(rounds, result->main_timing()->rounds);
+    for (const Measurement* result : evidence.results) rounds.push_back(result->main_timing()->rounds);
   }
-  return rounds == std::numeric_limits<int>::max() ? 0 : rounds;
+  return rounds.empty() ? 0 : std::ranges::min(rounds);
 }
 
 /// The figure that would result if the ratio of each comparison, and the contender's time, were multiplied by
@@ -250,7 +242,6 @@ double shifted_figure(const Claim& claim, const Evidence& evidence,
 /// Sets the members of `conclusion` from `parts` to `floor`.
 void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Evidence>& parts,
               const Processes& processes, Conclusion& conclusion) {
-  constexpr double half_width_in_errors = 1.96;
   const bool compared = !evidence.comparisons.empty();
   conclusion.exact = claim.exact;
   const FigureKind kind = kind_of(compared, claim.hypothesis.metric);
@@ -264,7 +255,7 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
     const Estimate figure = figure_of(claim, part);
     conclusion.parts.push_back({.process = compared ? part.comparisons.front()->process : next_process++,
                                 .value = figure.value,
-                                .error = (figure.ci_hi - figure.ci_lo) / 2 / half_width_in_errors,
+                                .error = standard_error(figure.ci_lo, figure.ci_hi),
                                 .rounds = rounds_of(part)});
     conclusion.relative &= figure.value > 0;
     largest = std::max(largest, std::abs(figure.value));
@@ -365,7 +356,7 @@ double seconds(const Measurement& result) { return result.main_timing()->median_
 bool faster(const Measurement* a, const Measurement* b) { return seconds(*a) < seconds(*b); }
 
 const Measurement* fastest(const Results& results) {
-  const auto found = std::min_element(results.begin(), results.end(), faster);
+  const auto found = std::ranges::min_element(results, faster);
   return found == results.end() ? nullptr : *found;
 }
 
@@ -378,10 +369,8 @@ const Measurement* largest(const Results& results, const std::string& axis) {
 }
 
 Results where(const Results& results, const std::string& axis, const std::string& value) {
-  Results found;
-  const std::string wanted = axis + "=" + value;
-  std::copy_if(results.begin(), results.end(), std::back_inserter(found),
-               [&](const Measurement* result) { return result->config.key({axis}) == wanted; });
+  Results found = results;
+  std::erase_if(found, [&](const Measurement* result) { return result->config.value_text(axis) != value; });
   return found;
 }
 

@@ -7,12 +7,11 @@
 #include <stdexcept>
 
 #include "common/base/error.h"
+#include "common/records/fields.h"
 #include "common/records/spread.h"
 
 namespace attn {
 namespace {
-
-constexpr double half_width_in_errors = 1.96;  // half of a 95 % interval / standard error, for a normal distribution
 
 void append(Series& all, const Series& more) { all.insert(all.end(), more.begin(), more.end()); }
 
@@ -38,7 +37,7 @@ void summarize_samples(Comparison& comparison, const PairSamples& samples, uint6
 std::vector<double> rounded_samples(const Series& series) {
   std::vector<double> samples;
   for (const Round& round : series) {
-    for (const double sample : round) samples.push_back(std::stod(fmt::format("{:.6g}", sample)));
+    for (const double sample : round) samples.push_back(rounded(sample, 6));
   }
   return samples;
 }
@@ -82,8 +81,7 @@ Part ratio_part(const Comparison& comparison) {
   const auto& [value, lo, hi] = comparison.ratio;
   int rounds = comparison.time.empty() ? 0 : comparison.time.front().rounds;
   for (const Timing& time : comparison.time) rounds = std::min(rounds, time.rounds);
-  return {
-      .process = comparison.process, .value = value, .error = (hi - lo) / 2 / half_width_in_errors, .rounds = rounds};
+  return {.process = comparison.process, .value = value, .error = standard_error(lo, hi), .rounds = rounds};
 }
 
 Json to_json(const Comparison& comparison) {
@@ -100,7 +98,7 @@ Json to_json(const Comparison& comparison) {
                {"cv", comparison.cv},
                {"time", to_json(comparison.time)},
                {"clocks", comparison.clocks}};
-  if (!comparison.parts.empty()) json["prior"] = to_json(comparison.prior);
+  if (!comparison.parts.empty()) json["prior"] = comparison.prior;
   for (const Comparison& part : comparison.parts) {
     Json one = to_json(part);
     for (const char* known : {"baseline", "contender"}) one.erase(known);
@@ -120,9 +118,9 @@ Comparison comparison_from_json(const Json& json) {
   comparison.aa = estimate("aa_ratio", "aa_ci_lo", "aa_ci_hi");
   comparison.cv = json.at("cv");
   comparison.process = json.value("process", 1);
-  for (const Json& time : json.at("time")) comparison.time.push_back(timing_from_json(time));
+  json.at("time").get_to(comparison.time);
   comparison.clocks = json.at("clocks");
-  if (json.contains("prior")) comparison.prior = spread_from_json(json.at("prior"));
+  if (json.contains("prior")) json.at("prior").get_to(comparison.prior);
   for (Json part : json.value("parts", Json::array())) {
     for (const char* known : {"baseline", "contender"}) part[known] = json.at(known);
     comparison.parts.push_back(comparison_from_json(part));

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "common/base/sha256.h"
+#include "common/records/fields.h"
 
 namespace attn {
 namespace {
@@ -47,14 +48,6 @@ std::string render_placeholder(std::string_view placeholder, const Json& data) {
   throw std::out_of_range(fmt::format("'{}' is no text, number or truth value in the data", placeholder));
 }
 
-Json parts_json(const std::vector<Part>& parts) {
-  Json json = Json::array();
-  for (const Part& part : parts) {
-    json.push_back({{"process", part.process}, {"value", part.value}, {"error", part.error}, {"rounds", part.rounds}});
-  }
-  return json;
-}
-
 }  // namespace
 
 std::string render(const std::string& text, const Json& data) {
@@ -78,25 +71,22 @@ std::string render(const std::string& text, const Json& data) {
 }
 
 Json estimate_json(const Conclusion& conclusion) {
-  const Pooled& estimate = conclusion.estimate;
-  const char* scale = conclusion.exact ? "exact" : conclusion.relative ? "log" : "linear";
-  return {{"value", estimate.value},
-          {"ci_lo", estimate.ci_lo},
-          {"ci_hi", estimate.ci_hi},
-          {"next_lo", estimate.next_lo},
-          {"next_hi", estimate.next_hi},
-          {"tau", estimate.tau},
-          {"freedom", estimate.freedom},
-          {"processes", estimate.processes},
-          {"sessions", estimate.sessions},
-          {"machines", estimate.machines},
-          {"scale", scale},
-          {"unit", conclusion.unit},
-          {"floor", conclusion.floor},
-          {"cv", conclusion.cv},
-          {"unlike_throttling", conclusion.unlike_throttling},
-          {"warm", conclusion.warm},
-          {"prior", to_json(conclusion.prior)}};
+  Json json = conclusion.estimate;
+  json["scale"] = conclusion.exact ? "exact" : conclusion.relative ? "log" : "linear";
+  to_json(json, conclusion);
+  return json;
+}
+
+Conclusion conclusion_of(const Json& data) {
+  const Json& estimate = data.at("estimate");
+  Conclusion conclusion;
+  from_json(estimate, conclusion);
+  estimate.get_to(conclusion.estimate);
+  data.at("parts").get_to(conclusion.parts);
+  conclusion.relative = estimate.at("scale") == "log";
+  conclusion.exact = is_exact(estimate);
+  conclusion.correct = data.at("correct");
+  return conclusion;
 }
 
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,
@@ -112,17 +102,11 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
                {"device", device},
                {"subject", conclusion.subject},
                {"selection", conclusion.selection},
-               {"hypothesis",
-                {{"id", hypothesis.id},
-                 {"text", hypothesis.text},
-                 {"metric", hypothesis.metric},
-                 {"op", hypothesis.op},
-                 {"threshold", hypothesis.threshold},
-                 {"origin", hypothesis.origin}}},
+               {"hypothesis", hypothesis},
                {"verdict", {{"state", name(verdict.state)}, {"reason", verdict.reason}}},
                {"advice", render(words, {{"threshold", hypothesis.threshold}})},
                {"estimate", estimate_json(conclusion)},
-               {"parts", parts_json(conclusion.parts)},
+               {"parts", conclusion.parts},
                {"correct", conclusion.correct},
                {"compare", conclusion.compare ? to_json(*conclusion.compare) : Json(nullptr)},
                {"values", conclusion.values},
@@ -170,17 +154,14 @@ std::string claim_key(const std::string& experiment, const Hypothesis& hypothesi
 
 void join_runs(std::vector<Json>& records) {
   // Another program may have written the records, so any field may be missing.
-  const auto at = [](const Json& record, const char* pointer) {
-    return record.value(Json::json_pointer(pointer), Json());
-  };
-  std::map<Json, const Json*> headers;
+  std::map<std::string, const Json*> headers;
   for (const Json& record : records) {
-    const bool whole = at(record, "/run/id").is_string() && record.contains("env");
-    if (at(record, "/schema") == "run/1" && whole) headers[at(record, "/run/id")] = &record;
+    const std::string id = text_at(record, "/run/id");
+    if (text_at(record, "/schema") == "run/1" && !id.empty() && record.contains("env")) headers[id] = &record;
   }
   for (Json& record : records) {
-    const auto header = at(record, "/schema") == "finding/2" ? headers.find(at(record, "/data/run")) : headers.end();
-    if (header == headers.end()) continue;
+    const auto header = headers.find(text_at(record, "/data/run"));
+    if (header == headers.end() || text_at(record, "/schema") != "finding/2") continue;
     record["data"]["run"] = header->second->at("run");
     record["data"]["env"] = header->second->at("env");
   }

@@ -24,6 +24,10 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
 /// The object `estimate` of a finding.
 Json estimate_json(const Conclusion& conclusion);
 
+/// Returns what judge() and confidence() need, from the field `data` of a finding. Throws Json::exception for a missing
+/// field or a wrong type.
+Conclusion conclusion_of(const Json& data);
+
 /// Whether a figure is exact: a count or a number of bytes. `estimate` is the object of a finding or of a pooled claim.
 bool is_exact(const Json& estimate);
 

@@ -6,39 +6,12 @@
 #include <stdexcept>
 
 #include "common/base/error.h"
+#include "common/records/fields.h"
 
 namespace attn {
 namespace {
 
 constexpr double ceiling_slack = 1.05;  // two measurements of one rate may differ by a few per cent
-
-Json to_json(const Check& check) {
-  return {{"ok", check.ok},
-          {"max_abs", check.max_abs},
-          {"max_rel", check.max_rel},
-          {"rows_checked", check.rows_checked},
-          {"worst", check.worst}};
-}
-
-Check check_from_json(const Json& json) {
-  return {.ok = json.at("ok"),
-          .max_abs = json.at("max_abs"),
-          .max_rel = json.at("max_rel"),
-          .rows_checked = json.at("rows_checked"),
-          .worst = json.at("worst")};
-}
-
-Json to_json(const Timing& timing) {
-  return {{"scope", name(timing.scope)},
-          {"n", timing.n},
-          {"rounds", timing.rounds},
-          {"median_s", timing.median_s},
-          {"ci_lo_s", timing.ci_lo_s},
-          {"ci_hi_s", timing.ci_hi_s},
-          {"cv", timing.cv},
-          {"min_s", timing.min_s},
-          {"stop", timing.stop}};
-}
 
 /// `rate` as a share of `ceiling` in per cent; null where there is no ceiling.
 Json percent(double rate, double ceiling) { return ceiling > 0 ? Json(100 * rate / ceiling) : Json(nullptr); }
@@ -81,20 +54,13 @@ Json rate_of(const Measurement& measurement, const Ceilings& ceilings) {
     rate["gbps_ci_lo"] = gbps.ci_lo;
     rate["gbps_ci_hi"] = gbps.ci_hi;
   }
-  if (const auto& pct = measurement.copy_pct) {
-    rate["pct_copy_ceiling"] = pct->value;
-    rate["pct_copy_ci_lo"] = pct->ci_lo;
-    rate["pct_copy_ci_hi"] = pct->ci_hi;
-  }
-  if (const auto& pct = measurement.read_pct) {
-    rate["pct_read_ceiling"] = pct->value;
-    rate["pct_read_ci_lo"] = pct->ci_lo;
-    rate["pct_read_ci_hi"] = pct->ci_hi;
-  }
-  if (const auto& pct = measurement.matrix_pct) {
-    rate["pct_matrix_ceiling"] = pct->value;
-    rate["pct_matrix_ci_lo"] = pct->ci_lo;
-    rate["pct_matrix_ci_hi"] = pct->ci_hi;
+  for (const auto& [ceiling, pct] : {std::pair{"copy", &measurement.copy_pct},
+                                     {"read", &measurement.read_pct},
+                                     {"matrix", &measurement.matrix_pct}}) {
+    if (!*pct) continue;
+    rate[fmt::format("pct_{}_ceiling", ceiling)] = (*pct)->value;
+    rate[fmt::format("pct_{}_ci_lo", ceiling)] = (*pct)->ci_lo;
+    rate[fmt::format("pct_{}_ci_hi", ceiling)] = (*pct)->ci_hi;
   }
   return rate;
 }
@@ -169,7 +135,7 @@ std::map<std::string, Results> group_results(const Results& results, const std::
 Json to_json(const std::vector<Timing>& times) {
   Json list = Json::array();
   for (const Timing& timing : times) {
-    if (timing.n > 0) list.push_back(to_json(timing));
+    if (timing.n > 0) list.push_back(timing);
   }
   return list;
 }
@@ -184,7 +150,7 @@ Json to_json(const Measurement& measurement, const Ceilings& ceilings) {
                  {"dtype", name(measurement.dtype)},
                  {"status", measurement.status},
                  {"reason", measurement.reason},
-                 {"check", measurement.check ? to_json(*measurement.check) : Json(nullptr)},
+                 {"check", measurement.check ? Json(*measurement.check) : Json(nullptr)},
                  {"work", nullptr},
                  {"time", to_json(measurement.time)},
                  {"rate", rate_of(measurement, ceilings)},
@@ -198,23 +164,11 @@ Json to_json(const Measurement& measurement, const Ceilings& ceilings) {
   for (const Phase& phase : measurement.phases) {
     record["phases"].push_back({{"phase", phase.name},
                                 {"pipeline", phase.pipeline},
-                                {"time", phase.time.n > 0 ? to_json(phase.time) : Json(nullptr)}});
+                                {"time", phase.time.n > 0 ? Json(phase.time) : Json(nullptr)}});
   }
   require_finite(record, "measurement");
   record["id"] = record_id(record);
   return record;
-}
-
-Timing timing_from_json(const Json& json) {
-  return {.scope = parse_scope(json.at("scope")),
-          .n = json.at("n"),
-          .rounds = json.at("rounds"),
-          .median_s = json.at("median_s"),
-          .ci_lo_s = json.at("ci_lo_s"),
-          .ci_hi_s = json.at("ci_hi_s"),
-          .cv = json.at("cv"),
-          .min_s = json.at("min_s"),
-          .stop = json.at("stop")};
 }
 
 Measurement measurement_from_json(const Json& json) {
@@ -228,7 +182,7 @@ Measurement measurement_from_json(const Json& json) {
   measurement.dtype = parse_dtype(json.at("dtype").get<std::string>());
   measurement.status = json.at("status");
   measurement.reason = json.at("reason");
-  if (!json.at("check").is_null()) measurement.check = check_from_json(json.at("check"));
+  if (!json.at("check").is_null()) measurement.check = json.at("check").get<Check>();
   if (const Json& work = json.at("work"); !work.is_null()) {
     const bool by_memory = work.value("bound", "") == name(Bound::memory);
     measurement.work = {.flops = work.at("flops"),
@@ -237,7 +191,7 @@ Measurement measurement_from_json(const Json& json) {
                         .dtype = measurement.dtype};
   }
   measurement.log = json.value("log", "");
-  for (const Json& timing : json.at("time")) measurement.time.push_back(timing_from_json(timing));
+  json.at("time").get_to(measurement.time);
   const auto pct = [&](const std::string& ceiling) -> std::optional<Estimate> {
     const Json& rate = json.at("rate");
     if (!rate.is_object() || !rate.value("pct_" + ceiling + "_ci_lo", Json()).is_number()) return std::nullopt;
@@ -254,7 +208,7 @@ Measurement measurement_from_json(const Json& json) {
     const Json& time = phase.at("time");
     measurement.phases.push_back({.name = phase.at("phase"),
                                   .pipeline = phase.at("pipeline"),
-                                  .time = time.is_null() ? Timing() : timing_from_json(time)});
+                                  .time = time.is_null() ? Timing() : time.get<Timing>()});
   }
   return measurement;
 }

@@ -81,9 +81,6 @@ std::map<std::string, Results> group_results(const Results& results, const std::
 
 /// Times as a list, without the scopes that were interrupted before their first round.
 Json to_json(const std::vector<Timing>& times);
-/// Reads one time of to_json(). Throws BadInput for an unknown scope, Json::exception for a missing field or a wrong
-/// type.
-Timing timing_from_json(const Json& json);
 /// The record as JSON, with its id. Throws std::runtime_error for a number that is not finite, and for a rate more than
 /// 5 % above its ceiling: such a rate shows an error in the work, the time or the ceiling. (The copy ceiling limits
 /// only rates with cold caches.)

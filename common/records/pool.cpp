@@ -4,35 +4,10 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "common/records/statistics.h"
+
 namespace attn {
 namespace {
-
-/// The continued fraction of the incomplete beta function, by Lentz's method (Abramowitz and Stegun 26.5.8).
-double beta_fraction(double x, double a, double b) {
-  constexpr double tiny = 1e-300;
-  const auto not_zero = [](double value) { return std::abs(value) < tiny ? tiny : value; };
-  double c = 1, d = 1 / not_zero(1 - (a + b) * x / (a + 1)), result = d;
-  for (int m = 1; m <= 300; ++m) {
-    const double even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m));
-    const double odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
-    for (const double term : {even, odd}) {
-      d = 1 / not_zero(1 + term * d);
-      c = not_zero(1 + term / c);
-      result *= c * d;
-    }
-    if (std::abs(c * d - 1) < 1e-14) break;
-  }
-  return result;
-}
-
-/// The regularised incomplete beta function I_x(a, b).
-double incomplete_beta(double x, double a, double b) {
-  if (x <= 0) return 0;
-  if (x >= 1) return 1;
-  const double front =
-      std::exp(std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x));
-  return x < (a + 1) / (a + b + 2) ? front * beta_fraction(x, a, b) / a : 1 - front * beta_fraction(1 - x, b, a) / b;
-}
 
 double square(double x) { return x * x; }
 
@@ -82,23 +57,6 @@ Sums sums_of(std::span<const Session> sessions, double between, bool relative) {
 }
 
 }  // namespace
-
-double student_cdf(double t, double freedom) {
-  const double tail = incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2;
-  return t < 0 ? tail : 1 - tail;
-}
-
-double student_quantile(double probability, double freedom) {
-  if (!(probability >= 0.5 && probability < 1))
-    throw std::invalid_argument("student_quantile: the probability must be from 0.5 to below 1");
-  double low = 0, high = 1;
-  while (student_cdf(high, freedom) < probability) high *= 2;
-  for (int i = 0; i < 200 && high - low > 1e-12 * high; ++i) {
-    const double middle = (low + high) / 2;
-    (student_cdf(middle, freedom) < probability ? low : high) = middle;
-  }
-  return (low + high) / 2;
-}
 
 Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relative, double unit) {
   const Sums sums = sums_of(sessions, prior.between, relative);

@@ -61,9 +61,4 @@ Estimate pooled_ratio(std::span<const Session> a, std::span<const Session> b, co
 /// The probability that the estimate of a new run lies on the same side of `threshold` as `pooled.value`.
 double same_side(const Pooled& pooled, double threshold, bool relative);
 
-/// The probability that a variable of Student's t distribution with `freedom` degrees of freedom is at most `t`.
-double student_cdf(double t, double freedom);
-/// The t whose student_cdf() is `probability`. Takes probabilities from 0.5 to below 1.
-double student_quantile(double probability, double freedom);
-
 }  // namespace attn

@@ -111,6 +111,10 @@ void RecordFile::append(const Json& record) {
       fmt::format("cannot append to '{}': {}{}", path_, strerror(error), whole ? "" : "; its last line is torn"));
 }
 
+bool is_record_file(std::string_view name) {
+  return (name.ends_with(".jsonl") && !name.ends_with(".samples.jsonl")) || name.ends_with(".jsonl.gz");
+}
+
 std::vector<Json> read_records(const std::string& path, std::vector<std::string>& problems) {
   std::error_code none;
   const std::filesystem::file_type type = std::filesystem::status(path, none).type();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/json.h"
@@ -33,6 +34,9 @@ class RecordFile {
   int descriptor_ = -1;
   bool warned_ = false;  // that the file cannot be locked
 };
+
+/// Whether a file of this name has records: it ends with .jsonl or .jsonl.gz, and has no samples (.samples.jsonl).
+bool is_record_file(std::string_view name);
 
 /// Returns the records of a file. A torn or unreadable line is skipped and described in `problems` ("line 7: ..."). A
 /// missing file, a pipe, and a device such as /dev/full have no records. Throws BadInput for a folder and for a file

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <memory>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <system_error>
@@ -15,6 +15,7 @@
 #include "common/base/error.h"
 #include "common/base/json.h"
 #include "common/base/shell.h"
+#include "common/records/record_file.h"
 
 namespace attn {
 
@@ -24,7 +25,7 @@ std::vector<std::string> recorded_files(const std::string& source_tree) {
   for (const auto& folder : std::filesystem::directory_iterator(source_tree + "/findings/recorded", none)) {
     if (!folder.is_directory()) continue;
     for (const auto& file : std::filesystem::directory_iterator(folder)) {
-      if (file.path().string().ends_with(".jsonl.gz")) files.push_back(file.path());
+      if (is_record_file(file.path().string())) files.push_back(file.path());
     }
   }
   std::sort(files.begin(), files.end());
@@ -37,20 +38,20 @@ std::vector<std::string> recorded_lines(const std::string& source_tree, const st
   if (command.size() == 2) return {};
   std::FILE* const pipe = popen((shell_command(command) + " 2> /dev/null").c_str(), "r");
   if (!pipe) throw std::runtime_error("gzip cannot be started");
-  std::vector<std::string> headers, found;
+  std::map<std::string, std::string> headers;  // the lines by the id of the run
+  std::vector<std::string> lines, found;
   std::set<std::string> runs;
-  const std::string has_id = "\"id\":\"" + digits;  // parsing every line would take long
   char* text = nullptr;
   size_t room = 0;
   for (ssize_t size; (size = getline(&text, &room, pipe)) > 0;) {
     std::string line(text, static_cast<size_t>(size));
     if (line.ends_with('\n')) line.pop_back();
-    if (line.find("\"schema\":\"run/1\"") != line.npos) headers.push_back(line);
-    if (line.find(has_id) == line.npos) continue;
+    const bool is_header = line.find("\"schema\":\"run/1\"") != line.npos;
+    if (!is_header && line.find("\"id\":\"" + digits) == line.npos) continue;  // parsing every line would take long
     const Json record = parse_json(line, false);
-    if (!record.is_object() || !record.value("id", "").starts_with(digits)) continue;
-    const Json run = record.value("/data/run"_json_pointer, Json());
-    if (run.is_string()) runs.insert(run.get<std::string>());
+    if (is_header) headers[text_at(record, "/run/id")] = line;
+    if (!text_at(record, "/id").starts_with(digits)) continue;
+    runs.insert(text_at(record, "/data/run"));
     found.push_back(std::move(line));
   }
   std::free(text);
@@ -59,13 +60,11 @@ std::vector<std::string> recorded_lines(const std::string& source_tree, const st
   } else if (status != 0) {
     throw std::runtime_error(source_tree + "/findings/recorded: gzip cannot unpack all files");
   }
-  std::erase_if(headers, [&](const std::string& line) {
-    const Json header = parse_json(line, false);
-    const bool named = runs.contains(header.value("/run/id"_json_pointer, Json("")).get<std::string>());
-    return !named || std::ranges::find(found, line) != found.end();
-  });
-  headers.insert(headers.end(), found.begin(), found.end());
-  return headers;
+  for (const auto& [run, header] : headers) {
+    if (runs.contains(run)) lines.push_back(header);
+  }
+  lines.insert(lines.end(), found.begin(), found.end());
+  return lines;
 }
 
 }  // namespace attn

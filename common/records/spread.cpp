@@ -11,14 +11,6 @@
 
 namespace attn {
 
-Json to_json(const Spread& spread) {
-  return {{"scale", spread.scale}, {"freedom", spread.freedom}, {"between", spread.between}};
-}
-
-Spread spread_from_json(const Json& json) {
-  return {.scale = json.at("scale"), .freedom = json.at("freedom"), .between = json.at("between")};
-}
-
 std::string without_units(const std::string& device) {
   const size_t comma = device.rfind(", ");
   return comma != device.npos && device.ends_with(" units") ? device.substr(0, comma) : device;
@@ -36,15 +28,8 @@ std::string with_one_unit(std::string text) {
 std::string kind_of_device(const std::string& device) { return device.starts_with("NVIDIA") ? "cuda" : "cpu"; }
 
 std::string name(FigureKind kind) {
-  switch (kind) {
-    case FigureKind::ratio:
-      return "ratio";
-    case FigureKind::share:
-      return "share";
-    case FigureKind::absolute:
-      return "absolute";
-  }
-  throw std::logic_error("name(FigureKind): no such kind");
+  constexpr const char* names[] = {"ratio", "share", "absolute"};
+  return names[static_cast<size_t>(kind)];
 }
 
 FigureKind kind_of(bool compared, const std::string& metric) {

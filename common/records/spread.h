@@ -31,10 +31,6 @@ Spread spread_in(const Json& fitted, const std::string& device, const std::strin
 /// counts as empty.
 Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind);
 
-/// The form of a spread in a record.
-Json to_json(const Spread& spread);
-Spread spread_from_json(const Json& json);
-
 /// A device's name without its number of units: "NVIDIA H200" for "NVIDIA H200, 132 units".
 std::string without_units(const std::string& device);
 

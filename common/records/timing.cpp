@@ -1,6 +1,7 @@
 #include "common/records/timing.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,6 +16,7 @@
 namespace attn {
 namespace {
 
+constexpr std::string_view scope_names[] = {"device_hot", "device_cold", "host"};
 constexpr int resamples = 2000;
 // Fewer rounds give no 95 % interval of a median: even the interval from the lowest to the highest round misses the
 // median with probability 2 * 0.5^rounds. This probability is below 5 % for six rounds or more.
@@ -90,36 +92,22 @@ bool narrow_enough(const Series& series, double target_ci) {
   return (estimate.ci_hi - estimate.ci_lo) / 2 <= target_ci * estimate.value;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 }  // namespace
 
-std::string_view name(Scope scope) {
-  switch (scope) {
-    case Scope::device_hot:
-      return "device_hot";
-    case Scope::device_cold:
-      return "device_cold";
-    case Scope::host:
-      return "host";
-  }
-  throw std::logic_error("name(Scope): no such scope");
-}
+std::string_view name(Scope scope) { return scope_names[static_cast<size_t>(scope)]; }
 
 Scope parse_scope(const std::string& text) {
-  for (const Scope scope : {Scope::device_hot, Scope::device_cold, Scope::host}) {
-    if (text == name(scope)) return scope;
-  }
-  throw BadInput(fmt::format("scope '{}' is not allowed; one of device_hot, device_cold, host", text));
+  const auto found = std::ranges::find(scope_names, text);
+  if (found == std::end(scope_names))
+    throw BadInput(fmt::format("scope '{}' is not allowed; one of {}", text, fmt::join(scope_names, ", ")));
+  return static_cast<Scope>(found - scope_names);
 }
 
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
                                           const std::function<bool()>& interrupted,
                                           const std::function<void()>& after_round) {
   if (policy.samples_per_round < 1) throw std::invalid_argument("samples_per_round must be at least 1");
-  const auto start = std::chrono::steady_clock::now();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(policy.budget_s);
   std::vector<Measured> measured(subjects.size());
   const auto finish = [&](const char* stop) {
     for (Measured& subject : measured) subject.stop = stop;
@@ -179,16 +167,8 @@ std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, con
     }
     if (look) next_look = rounds + std::max(1, rounds / 4);
     if (last) return finish("max");
-    if (seconds_since(start) >= policy.budget_s) return finish("budget");
+    if (std::chrono::steady_clock::now() >= end) return finish("budget");
   }
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) throw std::invalid_argument("median of nothing");
-  const auto middle = values.begin() + values.size() / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*std::max_element(values.begin(), middle) + *middle) / 2;
 }
 
 Estimate bootstrap_median(const Series& series, uint64_t seed) {

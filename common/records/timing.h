@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/records/statistics.h"
+
 namespace attn {
 
 /// device_hot: device time, caches as the previous sample left them. device_cold: device time, caches flushed before
@@ -64,7 +66,6 @@ std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, con
                                           const std::function<bool()>& interrupted = {},
                                           const std::function<void()>& after_round = {});
 
-double median(std::vector<double> values);
 /// Median of all samples, with a 95 % interval from 2000 bootstrap resamples of rounds. The interval of a single round
 /// reaches from its lowest to its highest sample. Throws std::invalid_argument without samples.
 Estimate bootstrap_median(const Series& series, uint64_t seed);

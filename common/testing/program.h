@@ -104,11 +104,11 @@ class ProgramTest : public testing::Test {
   }
   /// Runs the program with the arguments of `line`, separated by blanks. Single quotes hold an argument that is empty
   /// or has blanks.
-  Outcome run_line(const std::string& line) const {
+  Outcome run_line(const std::string& line, const std::string& in = "/dev/null") const {
     std::vector<std::string> arguments;
     std::istringstream words(line);
     for (std::string word; words >> std::quoted(word, '\'');) arguments.push_back(word);
-    return run(arguments);
+    return run(arguments, in);
   }
 
   /// Runs the program in a shell, with the redirections of `line`; `before` are commands that the shell runs first.

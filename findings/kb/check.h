@@ -14,6 +14,9 @@ namespace attn::kb {
 /// and an emulated device has no findings and no times, rates or clocks. Never throws.
 std::vector<std::string> check_schema(const Json& record);
 
+/// Returns the first of at least one problem, with the number of the others.
+std::string first_of(const std::vector<std::string>& problems);
+
 /// Returns whether `device`, a device's name in a record, names an emulated device: a device that runs another device's
 /// kernels on the host to check results, and has no times of its own (metal:emulated). kb compares the cases of an
 /// emulated device only with cases of a device with the same name.

@@ -12,6 +12,7 @@
 
 #include "common/base/error.h"
 #include "common/base/text_table.h"
+#include "common/records/case_table.h"
 #include "common/records/spread.h"
 #include "findings/kb/check.h"
 #include "findings/kb/runs.h"
@@ -239,17 +240,8 @@ void judge_pair(const Measured& of_a, const Measured& of_b, Compared& result, Bu
 }  // namespace
 
 std::string_view name(Change change) {
-  switch (change) {
-    case Change::faster:
-      return "FASTER";
-    case Change::slower:
-      return "SLOWER";
-    case Change::same:
-      return "SAME";
-    case Change::unclear:
-      return "UNCLEAR";
-  }
-  throw std::logic_error("name(Change): no such change");
+  constexpr std::string_view names[] = {"FASTER", "SLOWER", "UNCLEAR", "SAME"};
+  return names[static_cast<size_t>(change)];
 }
 
 Change judge_change(const Estimate& estimate, double floor, std::string& reason) {
@@ -320,6 +312,68 @@ Comparisons compare(const Side& a, const Side& b, double min_floor) {
                     name, counted(busy->configurations, "configuration"), busy->sign));
   }
   if (!common) throw BadInput(fmt::format("{} and {} have no configuration in common", a.label, b.label));
+  std::ranges::stable_sort(result.configurations, {}, [](const Compared& one) {
+    const bool both = !one.id_a.empty() && !one.id_b.empty();
+    return std::tuple(!one.regression, !both, one.regression ? Change::slower : one.change);
+  });
+  return result;
+}
+
+Json to_json(const Compared& one) {
+  const auto figure = [&](double Estimate::* value) { return one.ratio ? Json((*one.ratio).*value) : Json(nullptr); };
+  return {{"change", name(one.change)},
+          {"regression", one.regression},
+          {"experiment", one.experiment},
+          {"config", one.config.key()},
+          {"scope", one.scope},
+          {"ratio", figure(&Estimate::value)},
+          {"ci_lo", figure(&Estimate::ci_lo)},
+          {"ci_hi", figure(&Estimate::ci_hi)},
+          {"floor", one.floor},
+          {"reason", one.reason},
+          {"a", {{"id", one.id_a}, {"device", one.device_a}, {"runs", one.runs_a}}},
+          {"b", {{"id", one.id_b}, {"device", one.device_b}, {"runs", one.runs_b}}}};
+}
+
+std::string printed(const std::vector<Compared>& configurations) {
+  using Group = std::pair<std::string, std::vector<const Compared*>>;
+  std::vector<Group> experiments;  // in order of first appearance
+  for (const Compared& one : configurations) {
+    auto place = std::ranges::find(experiments, one.experiment, &Group::first);
+    if (place == experiments.end()) place = experiments.insert(place, {one.experiment, {}});
+    place->second.push_back(&one);
+  }
+  std::string text;
+  for (const auto& [experiment, all] : experiments) {
+    CaseTable table = {.heads = {"B, and B/A of time", "device", "floor"},
+                       .rows = {},
+                       .width = output_width(),
+                       .remedy = "--json prints them"};
+    std::vector<CaseReason> reasons;
+    std::vector<Case> cases;
+    std::set<std::string> devices;
+    for (const Compared* one : all) {
+      cases.push_back(one->config);
+      if (one->ratio) devices.insert(one->device_a);
+    }
+    for (const Compared* one : all) {
+      const std::string change(name(one->change));
+      if (!one->ratio) {
+        const bool both = !one->id_a.empty() && !one->id_b.empty();
+        reasons.push_back({both ? change : "not compared", one->reason, one->config, both});
+        continue;
+      }
+      const std::string figures =
+          fmt::format("{} {:.4g} [{:.4g}, {:.4g}]", change, one->ratio->value, one->ratio->ci_lo, one->ratio->ci_hi);
+      table.rows.push_back(
+          {one->config, {figures, devices.size() > 1 ? one->device_a : "", fmt::format("{:.2g}", one->floor)}});
+    }
+    text += fmt::format("{}{}\n{}{}\n", text.empty() ? "" : "\n", experiment, case_table(std::move(table)),
+                        reasons_text(reasons, varying_axes(cases), output_width()));
+  }
+  std::string result;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) result += printable(with_one_unit(line)) + "\n";
   return result;
 }
 
@@ -340,7 +394,7 @@ std::vector<Record> of_commit(const std::vector<Record>& records, const std::str
     throw BadInput(fmt::format("{}: several commits begin with these digits; give more digits", commit));
   std::vector<Record> selected;
   for (const Record& record : records) {
-    if (record.kind != "note" && runs.contains(record.run_id())) selected.push_back(record);
+    if (runs.contains(record.run_id())) selected.push_back(record);
   }
   return selected;
 }

@@ -11,7 +11,8 @@
 
 namespace attn::kb {
 
-enum class Change { faster, slower, same, unclear };
+/// In the order in which a table has the changes.
+enum class Change { faster, slower, unclear, same };
 std::string_view name(Change change);  // "FASTER", ...
 
 /// Judges the ratio B / A of two times by the ratio's interval (pooled_ratio()). `floor`: a ratio from 1 - floor to
@@ -39,7 +40,7 @@ struct Compared {
 };
 
 struct Comparisons {
-  std::vector<Compared> configurations;
+  std::vector<Compared> configurations;  // regressions first, and last what one side lacks
   // Numbers of configurations. broken: regressions without a ratio; they do not count as unclear.
   int64_t faster = 0, slower = 0, same = 0, unclear = 0, broken = 0, only_a = 0, only_b = 0;
   // Sentences about sides that measured on a busy machine, and about each device that A and B measured on different
@@ -66,7 +67,14 @@ struct Side {
 /// the sides have no configuration in common.
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
-/// Returns all records, except notes, of the runs of one commit. `commit` has at least the first 6 hex digits of the
+/// Returns a line of `kb compare --json`.
+Json to_json(const Compared& one);
+
+/// Returns a table for each experiment, with the configurations whose times are compared. Below the table are the
+/// reasons why the times of the other configurations are not compared.
+std::string printed(const std::vector<Compared>& configurations);
+
+/// Returns all records of the runs of one commit. `commit` has at least the first 6 hex digits of the
 /// commit's hash. A run names its commit in its header (run/1). Throws BadInput if `commit` is no such text, or if no
 /// run or several commits match.
 std::vector<Record> of_commit(const std::vector<Record>& records, const std::string& commit);

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 
+#include "common/records/fields.h"
 #include "common/records/finding.h"
 
 namespace attn::kb {
@@ -20,13 +21,8 @@ struct Told {
   Run run;
 };
 
-double median_of(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[(values.size() - 1) / 2];
-}
-
 /// `runs` is sorted by time.
-Conclusion conclusion_of(const std::vector<const Told*>& runs) {
+Conclusion pooled_conclusion(const std::vector<const Told*>& runs) {
   const Told& latest = *runs.back();
   Conclusion conclusion;
   conclusion.prior = spread_of(latest.record->device, latest.record->experiment, latest.run.kind);
@@ -51,7 +47,7 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
         told->record->header ? told->record->header->value("/session/machine"_json_pointer, Json()) : Json();
     if (machine.is_string()) machines.insert(machine);
   }
-  conclusion.floor = median_of(std::move(floors));
+  conclusion.floor = median(std::move(floors));
   if (conclusion.exact) {
     Pooled& exact = conclusion.estimate;
     exact.value = exact.ci_lo = exact.ci_hi = exact.next_lo = exact.next_hi = latest.data.at("estimate").at("value");
@@ -65,13 +61,11 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   return conclusion;
 }
 
-double rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
-
 /// The fields of an estimate that readers of pooled claims need.
 Json short_estimate(const Json& estimate) {
   Json result;
   for (const char* field : {"value", "ci_lo", "ci_hi", "next_lo", "next_hi", "tau"}) {
-    result[field] = rounded(estimate.at(field));
+    result[field] = rounded(estimate.at(field), 6);
   }
   for (const char* field : {"processes", "sessions", "machines", "scale"}) result[field] = estimate.at(field);
   return result;
@@ -111,8 +105,8 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
       runs[known->second] = &told;
     }
   }
-  const Hypothesis hypothesis = hypothesis_of(latest.data);
-  const Conclusion conclusion = conclusion_of(runs);
+  const Hypothesis hypothesis = latest.data.at("hypothesis").get<Hypothesis>();
+  const Conclusion conclusion = pooled_conclusion(runs);
   const Verdict verdict = judge(hypothesis, conclusion);
   const std::string state(name(verdict.state));
   const Json estimate = estimate_json(conclusion);
@@ -137,14 +131,14 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
           {"title", title_of(told, estimate, latest.data.at("hypothesis"))},
           {"verdict", {{"state", state}, {"reason", verdict.reason}}},
           {"advice", advice},
-          {"confidence", rounded(confidence(hypothesis, verdict, conclusion))},
+          {"confidence", rounded(confidence(hypothesis, verdict, conclusion), 6)},
           {"estimate", short_estimate(estimate)},
           {"latest", latest.record->id},
           {"ts", latest.record->ts},
           {"findings", ids},
           {"others", others},
           {"measured", measured_by(latest.data)},
-          {"wrong", rounded(wrong)}};
+          {"wrong", rounded(wrong, 6)}};
 }
 
 bool is_decided(const Json& claim) { return claim.at("verdict").at("state") != name(State::inconclusive); }

@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "common/base/error.h"
+#include "common/records/record_file.h"
 
 namespace attn::kb {
 namespace {
@@ -145,9 +146,7 @@ std::vector<std::string> record_files(const std::string& path) {
   if (!std::filesystem::is_directory(path, error)) return {path};
   std::vector<std::string> files;
   for (std::filesystem::recursive_directory_iterator at(path, error), end; at != end; at.increment(error)) {
-    const std::string name = at->path().string();
-    const bool records = name.ends_with(".jsonl") || name.ends_with(".jsonl.gz");
-    if (records && !name.ends_with(".samples.jsonl") && at->is_regular_file()) files.push_back(name);
+    if (is_record_file(at->path().string()) && at->is_regular_file()) files.push_back(at->path().string());
   }
   if (error) throw BadInput(fmt::format("{}: cannot be read: {}", path, error.message()));
   if (files.empty()) throw BadInput(fmt::format("{}: has no record files (.jsonl or .jsonl.gz)", path));

@@ -9,10 +9,10 @@
 #include <numbers>
 #include <set>
 
+#include "common/records/fields.h"
+
 namespace attn::kb {
 namespace {
-
-constexpr double interval_in_errors = 3.92;  // width of a 95 % interval / standard error, for a normal distribution
 
 int least_rounds(const Json& compare) {
   int rounds = 0;
@@ -21,10 +21,6 @@ int least_rounds(const Json& compare) {
     rounds = rounds == 0 ? more : std::min(rounds, more);
   }
   return rounds;
-}
-
-Json at(const Json& json, const char* pointer) {
-  return json.is_object() ? json.value(Json::json_pointer(pointer), Json()) : Json();
 }
 
 double mean_log(const Session& session) {
@@ -50,13 +46,11 @@ double log_likelihood(const std::vector<Distance>& distances, const Spread& spre
   return sum;
 }
 
-double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }
-
 }  // namespace
 
 Part part_of(const Json& json, const char* value, const char* lo, const char* hi, int rounds, int process) {
-  const double width = json.at(hi).get<double>() - json.at(lo).get<double>();
-  return {.process = process, .value = json.at(value), .error = width / interval_in_errors, .rounds = rounds};
+  return {
+      .process = process, .value = json.at(value), .error = standard_error(json.at(lo), json.at(hi)), .rounds = rounds};
 }
 
 std::vector<Json> kernels_of(const Json& measurement) {
@@ -79,8 +73,6 @@ Codes codes_of(const std::vector<Record>& records) {
   }
   return codes;
 }
-
-Run run_of(const Record& finding, const Codes& codes) { return run_of(finding, finding.joined(), codes); }
 
 Run run_of(const Record& finding, const Json& joined, const Codes& codes) {
   const Json &data = joined.at("data"), &estimate = data.at("estimate"), &compare = data.at("compare");
@@ -109,12 +101,12 @@ Run run_of(const Record& finding, const Json& joined, const Codes& codes) {
 
   for (const char* field : {"/run/profile", "/run/threadgroup_memory_bytes", "/run/input", "/run/files",
                             "/env/device/toolchain", "/hypothesis/metric", "/hypothesis/threshold"}) {
-    run.conditions += at(data, field).dump() + "\n";
+    run.conditions += value_at(data, field).dump() + "\n";
   }
-  const bool of_host = at(compare, "/time/0/scope") == "host" || !has_kernels;
+  const bool of_host = value_at(compare, "/time/0/scope") == "host" || !has_kernels;
   if (of_host) {
-    run.conditions += at(data, "/env/git/commit").dump() + at(data, "/env/host_compiler").dump();
-    run.conditions += at(finding.header ? *finding.header : Json(), "/session/diff").dump();
+    run.conditions += value_at(data, "/env/git/commit").dump() + value_at(data, "/env/host_compiler").dump();
+    run.conditions += value_at(finding.header ? *finding.header : Json(), "/session/diff").dump();
   }
 
   run.kind = kind_of(!compare.is_null(), data.at("hypothesis").at("metric"));
@@ -126,12 +118,7 @@ Run run_of(const Record& finding, const Json& joined, const Codes& codes) {
     }
     if (parts.empty()) run.ratio = {part_of(compare, "ratio", "ci_lo", "ci_hi", least_rounds(compare), 1)};
   }
-  for (const Json& part : data.at("parts")) {
-    run.session.push_back({.process = part.at("process"),
-                           .value = part.at("value"),
-                           .error = part.at("error"),
-                           .rounds = part.at("rounds")});
-  }
+  data.at("parts").get_to(run.session);
   run.relative = estimate.at("scale") == "log";
   run.exact = estimate.at("scale") == "exact";
   run.unit = estimate.at("unit");
@@ -221,9 +208,8 @@ Json fit_spreads(const std::vector<Record>& records) {
         const size_t pairs = distances.size() / 2;
         if (pairs < least_pairs) continue;
         const Fitted best = fit(distances);
-        fitted[device][experiment][kind] = {{"scale", three_digits(best.spread.scale)},
-                                            {"freedom", three_digits(best.spread.freedom)},
-                                            {"pairs", pairs}};
+        fitted[device][experiment][kind] = {
+            {"scale", rounded(best.spread.scale, 3)}, {"freedom", rounded(best.spread.freedom, 3)}, {"pairs", pairs}};
       }
     }
   }

@@ -39,10 +39,8 @@ struct Run {
 /// of one process.
 Part part_of(const Json& json, const char* value, const char* lo, const char* hi, int rounds, int process);
 
-/// Takes Run::code from the finding's data.code, else from `codes`. For a measurement that `codes` lacks, Run::code has
-/// the measurement's id, and so equals the code of no other run.
-Run run_of(const Record& finding, const Codes& codes);
-/// For a caller that has finding.joined() already.
+/// `joined` is finding.joined(). Takes Run::code from the finding's data.code, else from `codes`. For a measurement
+/// that `codes` lacks, Run::code has the measurement's id, and so equals the code of no other run.
 Run run_of(const Record& finding, const Json& joined, const Codes& codes);
 
 /// A distance between two runs of one figure with the same code and conditions.

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "common/records/record_file.h"
+#include "common/base/json.h"
 
 namespace attn::kb {
 
 class Schema {
  public:
-  /// Throws std::invalid_argument if the schema has a keyword, or a form of a keyword's value, that is not known.
+  /// Throws std::invalid_argument if the schema has a keyword that is not known, or a reference that leads nowhere.
   explicit Schema(Json schema);
   Schema(const Schema&) = delete;
   Schema& operator=(const Schema&) = delete;

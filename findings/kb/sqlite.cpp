@@ -25,21 +25,10 @@ void Statement::require(int result) const {
   if (result != SQLITE_OK) fail(sqlite3_db_handle(statement_.get()), result);
 }
 
-Statement& Statement::bind(int parameter, std::string_view text) {
+void Statement::bind_one(int parameter, std::string_view text) {
   // An empty text may have a null pointer, which SQLite would take for NULL.
   require(sqlite3_bind_text64(statement_.get(), parameter, text.empty() ? "" : text.data(), text.size(),
                               SQLITE_TRANSIENT, SQLITE_UTF8));
-  return *this;
-}
-
-Statement& Statement::bind(int parameter, int64_t value) {
-  require(sqlite3_bind_int64(statement_.get(), parameter, value));
-  return *this;
-}
-
-Statement& Statement::bind(int parameter, double value) {
-  require(sqlite3_bind_double(statement_.get(), parameter, value));
-  return *this;
 }
 
 bool Statement::step() {
@@ -48,8 +37,6 @@ bool Statement::step() {
   if (result == SQLITE_DONE) return false;
   fail(sqlite3_db_handle(statement_.get()), result);
 }
-
-void Statement::reset() { sqlite3_reset(statement_.get()); }
 
 std::string Statement::text(int column) const {
   const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_.get(), column));

@@ -19,14 +19,18 @@ struct SqlError : std::runtime_error {
 
 class Statement {
  public:
-  /// Parameters are numbered from 1, columns from 0.
-  Statement& bind(int parameter, std::string_view text);
-  Statement& bind(int parameter, int64_t value);
-  Statement& bind(int parameter, double value);
+  /// Binds the values (texts, int64_t, double) to the parameters ?1, ?2 ...
+  template <typename... Values>
+  Statement& bind(const Values&... values) {
+    [[maybe_unused]] int parameter = 0;
+    (bind_one(++parameter, values), ...);
+    return *this;
+  }
   /// Returns false if there is no next row. Throws SqlError.
   bool step();
   /// Rewinds to before the first row. Parameters keep their values.
-  void reset();
+  void reset() { sqlite3_reset(statement_.get()); }
+  /// Columns are numbered from 0.
   std::string text(int column) const;
   int64_t integer(int column) const { return sqlite3_column_int64(statement_.get(), column); }
   double real(int column) const { return sqlite3_column_double(statement_.get(), column); }
@@ -35,6 +39,9 @@ class Statement {
   friend class Database;
   Statement(sqlite3* connection, std::string_view sql);
   void require(int result) const;
+  void bind_one(int parameter, std::string_view text);
+  void bind_one(int parameter, int64_t value) { require(sqlite3_bind_int64(statement_.get(), parameter, value)); }
+  void bind_one(int parameter, double value) { require(sqlite3_bind_double(statement_.get(), parameter, value)); }
   struct Finalize {
     void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
   };
@@ -52,7 +59,6 @@ class Database {
   int64_t integer(std::string_view sql) const;
   /// True by the flags, or because the file cannot be written.
   bool read_only() const { return sqlite3_db_readonly(connection_.get(), "main") == 1; }
-  int changes() const { return sqlite3_changes(connection_.get()); }
   int64_t last_row() const { return sqlite3_last_insert_rowid(connection_.get()); }
 
  private:

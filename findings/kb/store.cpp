@@ -25,11 +25,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t application_id = 0x41746b62;  // "Atkb", in the head of the file
-constexpr int64_t layout_version = 2;           // 1: findings in finding/1
+constexpr int64_t layout_version = 3;           // 2: with notes
 // Another process may ingest a large file in one transaction.
 constexpr int busy_timeout_ms = 60'000;
-constexpr size_t progress_bytes = 1 << 20;
-constexpr int max_depth = 64;
+constexpr int most_depth = 64;                 // of a record
 constexpr const char* in_memory = ":memory:";  // SQLite's name of a database without a file
 
 // Names have underscores: block_r, flash_attention. So the tokenizer takes underscores for letters.
@@ -40,7 +39,6 @@ CREATE TABLE records(
   kind TEXT NOT NULL,
   experiment TEXT NOT NULL,
   device TEXT NOT NULL,
-  domain TEXT NOT NULL,
   topic TEXT NOT NULL,
   claim_key TEXT NOT NULL,
   state TEXT NOT NULL,
@@ -53,8 +51,7 @@ CREATE VIRTUAL TABLE words USING fts5(title, content, tags, about, tokenize = "u
 )sql";
 
 constexpr std::string_view columns =
-    "records.number, id, kind, experiment, device, domain, topic, claim_key, state, confidence, ts, records.title, "
-    "line";
+    "records.number, id, kind, experiment, device, topic, claim_key, state, ts, records.title, line, confidence";
 
 Record record_of(const Statement& row) {
   return {.number = row.integer(0),
@@ -62,28 +59,19 @@ Record record_of(const Statement& row) {
           .kind = row.text(2),
           .experiment = row.text(3),
           .device = row.text(4),
-          .domain = row.text(5),
-          .topic = row.text(6),
-          .claim_key = row.text(7),
-          .state = row.text(8),
-          .ts = row.text(10),
-          .title = row.text(11),
-          .line = row.text(12),
-          .confidence = row.real(9)};
+          .topic = row.text(5),
+          .claim_key = row.text(6),
+          .state = row.text(7),
+          .ts = row.text(8),
+          .title = row.text(9),
+          .line = row.text(10),
+          .confidence = row.real(11)};
 }
 
-/// A filter as a condition over `records`. bind() sets the parameters.
+/// A filter as a condition over `records`, with the parameters kind, device, experiment and confidence.
 constexpr std::string_view condition =
     "(?1 = '' OR kind = ?1) AND (?2 = '' OR instr(lower(device), lower(?2)) > 0) AND "
     "(?3 = '' OR substr(experiment, 1, length(?3)) = ?3) AND confidence >= ?4";
-
-void bind(Statement& statement, const Filter& filter) {
-  statement.bind(1, filter.kind)
-      .bind(2, filter.device)
-      .bind(3, filter.experiment)
-      .bind(4, filter.min_confidence)
-      .bind(5, filter.limit);
-}
 
 /// An FTS5 expression that matches records with all words of the query. FTS5 never takes quoted words for syntax. A
 /// word with a star at its end matches all words that begin with it.
@@ -107,15 +95,10 @@ std::string match_expression(const std::string& query) {
   return expression;
 }
 
-std::string text_at(const Json& json, const char* pointer) {
-  const Json value = json.value(Json::json_pointer(pointer), Json());
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
-
 /// Further words by which a search finds a record, for example its device and "d128" for the head_dim 128.
 std::string about(const Json& record, const std::vector<std::string>& tags) {
-  std::string text = fmt::format("{} {} {} {} {}", text_at(record, "/data/device"), text_at(record, "/data/subject"),
-                                 text_at(record, "/source"), text_at(record, "/topic"), text_at(record, "/url"));
+  std::string text = fmt::format("{} {} {}", text_at(record, "/data/device"), text_at(record, "/data/subject"),
+                                 text_at(record, "/source"));
   for (std::string tag : tags) {
     std::replace(tag.begin(), tag.end(), '_', ' ');
     text += " " + tag;
@@ -191,20 +174,6 @@ Database open_database(const std::string& path, bool write) {
   return {immutable_uri(file), SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, busy_timeout_ms};
 }
 
-/// Returns nothing if the line is no JSON or is nested too deep for a record: copying a deeply nested value would use
-/// up the stack.
-std::optional<Json> parse(const std::string& line) {
-  bool deep = false;
-  Json json = Json::parse(
-      line,
-      [&](int depth, Json::parse_event_t, Json&) {
-        deep |= depth > max_depth;
-        return !deep;
-      },
-      false);
-  return deep || json.is_discarded() ? std::nullopt : std::optional(std::move(json));
-}
-
 }  // namespace
 
 Json Record::joined() const {
@@ -222,16 +191,6 @@ std::string run_id_of(const Json& record, const std::string& kind) {
   if (kind == "run") return text_at(record, "/run/id");
   const std::string run = text_at(record, "/data/run");
   return !run.empty() ? run : text_at(record, "/data/run/id");  // after join_runs()
-}
-
-Hypothesis hypothesis_of(const Json& data) {
-  const Json& stated = data.at("hypothesis");
-  return {.id = stated.at("id"),
-          .text = stated.at("text"),
-          .metric = stated.at("metric"),
-          .op = stated.at("op"),
-          .threshold = stated.at("threshold"),
-          .origin = stated.at("origin")};
 }
 
 std::string default_path() {
@@ -257,25 +216,6 @@ std::string id_of_line(std::string_view line, const std::string& id) {
   // write.
   const Json record = parse_json(line, false);
   return record.is_object() ? record_id(record) : std::string();
-}
-
-Json to_json(const Note& note) {
-  Json record = {{"domain", note.domain},
-                 {"title", note.claim},
-                 {"content", note.evidence.empty() ? note.claim : note.evidence},
-                 {"tags", note.tags},
-                 {"confidence", note.confidence},
-                 {"source", !note.title.empty() ? note.title
-                            : !note.url.empty() ? note.url
-                                                : "by hand"},
-                 {"schema", "note/1"},
-                 {"id", ""},
-                 {"topic", note.topic},
-                 {"url", note.url},
-                 {"source_title", note.title},
-                 {"type", note.type}};
-  record["id"] = record_id(record);
-  return record;
 }
 
 Store Store::open(const std::string& path, Mode mode) {
@@ -329,9 +269,8 @@ Store Store::open(const std::string& path, Mode mode) {
 }
 
 Store::Insertion Store::insert(const Json& record, std::string_view line) {
-  const std::string schema = text_at(record, "/schema");
-  const std::string id = text_at(record, "/id");
-  if (const auto known = exact(id)) {
+  const std::string schema = text_at(record, "/schema"), id = text_at(record, "/id");
+  if (const auto known = first("id = ?1", id)) {
     // Another program may have written the same record with other blanks or another order of fields.
     const bool same = known->line == line || nlohmann::json::parse(known->line) == nlohmann::json::parse(line);
     return same ? Insertion::known : Insertion::differs;
@@ -345,53 +284,37 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
     if (const auto header = run(run_id)) ts = header->ts;
   }
   if (of_a_run) {
-    const Json units = record.value("/env/device/units"_json_pointer, Json());
+    const Json units = value_at(record, "/env/device/units");
     const std::string name = text_at(record, "/env/device/name");
     device = name.empty() ? text_at(record, "/run/device") : name;
     if (!name.empty() && units.is_number_integer()) device += fmt::format(", {} units", units.get<int64_t>());
   }
   Statement row = database_.prepare(
-      "INSERT INTO records(id, kind, experiment, device, domain, topic, claim_key, state, confidence, ts, title, line) "
-      "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
-  row.bind(1, id)
-      .bind(2, kind)
-      .bind(3, text_at(record, finding ? "/data/experiment" : "/experiment"))
-      .bind(4, device)
-      .bind(5, text_at(record, "/domain"))
-      .bind(6, text_at(record, finding ? "/data/hypothesis/id" : "/topic"))
-      .bind(7, of_a_run ? key_of_run(run_id) : text_at(record, "/claim_key"))
-      .bind(8, text_at(record, finding ? "/data/verdict/state" : "/status"))
-      .bind(9, record.value("confidence", 0.0))
-      .bind(10, ts)
-      .bind(11, text_at(record, "/title"))
-      .bind(12, line);
+      "INSERT INTO records(id, kind, experiment, device, topic, claim_key, state, confidence, ts, title, line) "
+      "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+  row.bind(id, kind, text_at(record, finding ? "/data/experiment" : "/experiment"), device,
+           text_at(record, "/data/hypothesis/id"), of_a_run ? key_of_run(run_id) : text_at(record, "/claim_key"),
+           text_at(record, finding ? "/data/verdict/state" : "/status"), record.value("confidence", 0.0), ts,
+           text_at(record, "/title"), line);
   row.step();
   const int64_t number = database_.last_row();
   if (of_a_run) set_times(run_id, ts);
-  if (kind == "measurement" || of_a_run) return Insertion::added;
+  if (!finding) return Insertion::added;
 
   const auto tags = record.at("tags").get<std::vector<std::string>>();
   Statement index = database_.prepare("INSERT INTO words(rowid, title, content, tags, about) VALUES(?, ?, ?, ?, ?)");
-  index.bind(1, number)
-      .bind(2, text_at(record, "/title"))
-      .bind(3, text_at(record, "/content"))
-      .bind(4, fmt::format("{}", fmt::join(tags, " ")))
-      .bind(5, about(record, tags));
+  index.bind(number, text_at(record, "/title"), text_at(record, "/content"), fmt::format("{}", fmt::join(tags, " ")),
+             about(record, tags));
   index.step();
   return Insertion::added;
 }
 
 /// Sets the time of the run's findings that arrived before the header.
 void Store::set_times(const std::string& run_id, const std::string& ts) {
-  Statement rows = database_.prepare(fmt::format("SELECT {} FROM records WHERE kind = 'finding' AND ts = ''", columns));
-  std::vector<int64_t> numbers;
-  while (rows.step()) {
-    const Record record = record_of(rows);
-    if (record.run_id() == run_id) numbers.push_back(record.number);
-  }
   Statement change = database_.prepare("UPDATE records SET ts = ?2 WHERE number = ?1");
-  for (const int64_t number : numbers) {
-    change.bind(1, number).bind(2, ts).step();
+  for (const Record& record : select("kind = 'finding' AND ts = ''")) {
+    if (record.run_id() != run_id) continue;
+    change.bind(record.number, ts).step();
     change.reset();
   }
 }
@@ -401,28 +324,23 @@ Ingested Store::ingest(std::istream& lines, const IngestProgress& progress) {
   Transaction transaction(database_);
   const auto refuse = [&](std::string problem) { result.bad.push_back({result.lines, std::move(problem)}); };
   std::string line;
-  size_t bytes = 0, reported = 0;
   while (std::getline(lines, line)) {
     ++result.lines;
     const bool torn = lines.eof();
-    bytes += line.size() + 1;
-    if (progress && (bytes - reported >= progress_bytes || result.lines % 256 == 0)) {
-      reported = bytes;
-      if (!progress(bytes, result.bad.size())) throw Interrupted("interrupted");
-    }
+    if (progress && result.lines % 256 == 0 && !progress(result.bad.size())) throw Interrupted("interrupted");
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.find_first_not_of(" \t") == line.npos) continue;
-    const std::optional<Json> record = parse(line);
-    if (!record) {
+    const Json record = parse_shallow_json(line, most_depth);
+    if (record.is_discarded()) {
       refuse(torn ? "torn (the run ended before it had written the whole line)" : "no JSON");
       continue;
     }
-    if (record->is_object() && text_at(*record, "/schema") == "samples/1") continue;
-    if (const auto problems = check_schema(*record); !problems.empty()) {
-      refuse(problems.size() == 1 ? problems[0] : fmt::format("{} (and {} more)", problems[0], problems.size() - 1));
+    if (text_at(record, "/schema") == "samples/1") continue;
+    if (const auto problems = check_schema(record); !problems.empty()) {
+      refuse(first_of(problems));
       continue;
     }
-    switch (insert(*record, line)) {
+    switch (insert(record, line)) {
       case Insertion::added:
         ++result.added;
         break;
@@ -430,20 +348,12 @@ Ingested Store::ingest(std::istream& lines, const IngestProgress& progress) {
         ++result.known;
         break;
       case Insertion::differs:
-        refuse(fmt::format("another record in the knowledge base has the id {}", text_at(*record, "/id")));
+        refuse(fmt::format("another record in the knowledge base has the id {}", text_at(record, "/id")));
     }
   }
   if (lines.bad()) throw std::runtime_error("the input could not be read to its end; none of its records is kept");
   transaction.commit();
   return result;
-}
-
-bool Store::add(const Json& record) {
-  if (const auto problems = check_schema(record); !problems.empty()) throw BadInput(problems.front());
-  Transaction transaction(database_);
-  const Insertion insertion = insert(record, record.dump());
-  transaction.commit();
-  return insertion == Insertion::added;
 }
 
 std::vector<Match> Store::search(const std::string& query, const Filter& filter) const {
@@ -455,28 +365,35 @@ std::vector<Match> Store::search(const std::string& query, const Filter& filter)
                   "FROM words JOIN records ON records.number = words.rowid "
                   "WHERE words MATCH ?6 AND {} ORDER BY score, records.number LIMIT ?5",
                   columns, condition));
-  bind(rows, filter);
-  rows.bind(6, expression);
+  rows.bind(filter.kind, filter.device, filter.experiment, filter.min_confidence, filter.limit, expression);
   std::vector<Match> matches;
-  while (rows.step()) matches.push_back({record_of(rows), -rows.real(13), rows.text(14)});
+  while (rows.step()) matches.push_back({record_of(rows), -rows.real(12), rows.text(13)});
   return matches;
 }
 
-std::vector<Record> Store::list(const Filter& filter) const {
-  Statement rows =
-      database_.prepare(fmt::format("SELECT {} FROM records WHERE {} ORDER BY number LIMIT ?5", columns, condition));
-  bind(rows, filter);
+template <typename... Values>
+std::vector<Record> Store::select(std::string_view where, const Values&... values) const {
+  Statement rows = database_.prepare(fmt::format("SELECT {} FROM records WHERE {}", columns, where));
+  rows.bind(values...);
   std::vector<Record> records;
   while (rows.step()) records.push_back(record_of(rows));
+  return records;
+}
+
+std::optional<Record> Store::first(std::string_view where, const std::string& value) const {
+  std::vector<Record> found = select(fmt::format("{} LIMIT 1", where), value);
+  return found.empty() ? std::nullopt : std::optional(std::move(found.front()));
+}
+
+std::vector<Record> Store::list(const Filter& filter) const {
+  std::vector<Record> records = select(fmt::format("{} ORDER BY number LIMIT ?5", condition), filter.kind,
+                                       filter.device, filter.experiment, filter.min_confidence, filter.limit);
   add_headers(records);
   return records;
 }
 
 std::optional<Record> Store::run(const std::string& id) const {
-  Statement row = database_.prepare(
-      fmt::format("SELECT {} FROM records WHERE claim_key = ?1 AND kind = 'run' ORDER BY number LIMIT 1", columns));
-  row.bind(1, key_of_run(id));
-  return row.step() ? std::optional(record_of(row)) : std::nullopt;
+  return first("claim_key = ?1 AND kind = 'run' ORDER BY number", key_of_run(id));
 }
 
 void Store::add_headers(std::vector<Record>& records) const {
@@ -492,51 +409,23 @@ void Store::add_headers(std::vector<Record>& records) const {
   }
 }
 
-std::optional<Record> Store::exact(const std::string& id) const {
-  Statement row = database_.prepare(fmt::format("SELECT {} FROM records WHERE id = ?1", columns));
-  row.bind(1, id);
-  return row.step() ? std::optional(record_of(row)) : std::nullopt;
-}
-
 Record Store::find(const std::string& id) const {
   std::vector<Record> found;
   if (id.find('/') != id.npos) {
-    Filter findings;
-    findings.kind = "finding";
-    for (Record& record : list(findings)) {
-      if (record.claim_key != id) continue;
-      if (found.empty() || found[0].ts <= record.ts) found = {std::move(record)};
-    }
+    found = select("claim_key = ?1 AND kind = 'finding' ORDER BY ts DESC, number DESC LIMIT 1", id);
     if (found.empty()) throw BadInput(fmt::format("{}: no finding has this claim_key; kb pool prints the keys", id));
-    return found.front();
-  }
-  if (id.empty() || id.size() > 16 || id.find_first_not_of("0123456789abcdef") != id.npos) {
+  } else if (id.empty() || id.size() > 16 || id.find_first_not_of("0123456789abcdef") != id.npos) {
     throw BadInput(fmt::format("'{}' is no id; an id has up to 16 hex digits", id));
+  } else {
+    // 'g' sorts after all hex digits, so the range has all ids that begin with ?1.
+    found = select("id >= ?1 AND id < ?1 || 'g' LIMIT 2", id);
+    if (found.empty())
+      throw NoSuchRecord(fmt::format("{}: no record has an id that begins with these digits; kb list shows ids", id));
+    if (found.size() > 1)
+      throw BadInput(fmt::format("{}: the ids of several records begin with these digits; give more digits", id));
   }
-  // 'g' sorts after all hex digits, so the range has all ids that begin with ?1.
-  Statement rows =
-      database_.prepare(fmt::format("SELECT {} FROM records WHERE id >= ?1 AND id < ?1 || 'g' LIMIT 2", columns));
-  rows.bind(1, id);
-  if (!rows.step())
-    throw NoSuchRecord(fmt::format("{}: no record has an id that begins with these digits; kb list shows ids", id));
-  found.push_back(record_of(rows));
-  if (rows.step())
-    throw BadInput(fmt::format("{}: the ids of several records begin with these digits; give more digits", id));
   add_headers(found);
   return found.front();
-}
-
-void Store::remove(const std::vector<std::string>& ids) {
-  Transaction transaction(database_);
-  Statement words = database_.prepare("DELETE FROM words WHERE rowid = (SELECT number FROM records WHERE id = ?1)");
-  Statement record = database_.prepare("DELETE FROM records WHERE id = ?1");
-  for (const std::string& id : ids) {
-    for (Statement* statement : {&words, &record}) {
-      statement->bind(1, id).step();
-      statement->reset();
-    }
-  }
-  transaction.commit();
 }
 
 Json Store::stats() const {
@@ -560,26 +449,6 @@ Json Store::stats() const {
            {{"by_status", counts("state", "kind = 'measurement'")},
             {"by_experiment", counts("experiment", "kind = 'measurement'")},
             {"by_device", counts("device", "kind = 'measurement'")}}}};
-}
-
-std::vector<Json> Store::topics() const {
-  Statement rows = database_.prepare(
-      "SELECT domain, experiment, topic, sum(kind = 'finding'), sum(state = 'supported'), sum(state = 'refuted'), "
-      "sum(state = 'inconclusive'), sum(kind = 'note'), max(ts) FROM records WHERE kind IN ('finding', 'note') "
-      "GROUP BY domain, experiment, topic ORDER BY domain, experiment, min(number)");
-  std::vector<Json> topics;
-  while (rows.step()) {
-    topics.push_back({{"domain", rows.text(0)},
-                      {"experiment", rows.text(1)},
-                      {"topic", rows.text(2)},
-                      {"findings", rows.integer(3)},
-                      {"supported", rows.integer(4)},
-                      {"refuted", rows.integer(5)},
-                      {"inconclusive", rows.integer(6)},
-                      {"notes", rows.integer(7)},
-                      {"latest", rows.text(8)}});
-  }
-  return topics;
 }
 
 }  // namespace attn::kb

@@ -1,5 +1,5 @@
 // The knowledge base: one SQLite file with the original line of every record, columns for selection, and a full-text
-// index of findings and notes.
+// index of findings.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ std::string default_path();
 
 /// A selection of records. An empty field selects everything.
 struct Filter {
-  std::string kind = {};        // finding, measurement, note or run
+  std::string kind = {};        // finding, measurement or run
   std::string device = {};      // a part of the device's name; case does not matter
   std::string experiment = {};  // the beginning of the experiment's name: "proto1"
   double min_confidence = 0;
@@ -34,21 +34,19 @@ struct Filter {
 struct Record {
   int64_t number = 0;  // order of arrival
   // `topic` of a finding is the id of its hypothesis. `state` is a finding's verdict or a measurement's status.
-  std::string id, kind, experiment, device, domain, topic, claim_key, state, ts, title, line;
+  std::string id, kind, experiment, device, topic, claim_key, state, ts, title, line;
   double confidence = 0;                    // 1 for an exact finding
   std::shared_ptr<const Json> header = {};  // the run's header (run/1), for a finding; null if missing
   Json json() const { return parse_json(line); }
   /// For a finding, adds the objects data.run and data.env from `header`.
   Json joined() const;
-  /// The id of the record's run; not for notes.
+  /// The id of the record's run.
   std::string run_id() const;
   bool exact() const { return kind == "finding" && confidence == 1 && is_exact(json().at("data").at("estimate")); }
 };
 
 /// `kind` is the record's kind: "finding", "measurement" or "run".
 std::string run_id_of(const Json& record, const std::string& kind);
-
-Hypothesis hypothesis_of(const Json& data);
 
 /// The knowledge base lacks a record with this id, or is not there.
 struct NoSuchRecord : BadInput {
@@ -71,22 +69,14 @@ struct Ingested {
   std::vector<BadLine> bad;
 };
 
-/// Called repeatedly during an ingestion with the numbers of bytes read and of bad lines found so far. If the function
-/// returns false, the ingestion throws Interrupted.
-using IngestProgress = std::function<bool(size_t bytes, size_t bad)>;
+/// Called repeatedly during an ingestion with the number of bad lines found so far. If the function returns false, the
+/// ingestion throws Interrupted.
+using IngestProgress = std::function<bool(size_t bad)>;
 
 /// Returns the id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"ID",`,
 /// where ID is `id`. If the line does not contain this text, for example because another program wrote blanks, the id
 /// follows from the line that RecordFile would write with the fields in the same order.
 std::string id_of_line(std::string_view line, const std::string& id);
-
-struct Note {
-  std::string domain, topic, claim, evidence, url, title, type;
-  double confidence = 0.5;
-  std::vector<std::string> tags;
-};
-/// Returns the record with its id.
-Json to_json(const Note& note);
 
 class Store {
  public:
@@ -100,8 +90,6 @@ class Store {
   /// Throws SqlError, Interrupted, std::runtime_error for input that cannot be read to its end, and what `lines` throws
   /// (RecordInput). If ingest() throws, nothing is kept.
   Ingested ingest(std::istream& lines, const IngestProgress& progress = {});
-  /// Returns whether the record was new. Throws BadInput for an unsound record, and SqlError.
-  bool add(const Json& record);
 
   std::vector<Match> search(const std::string& query, const Filter& filter) const;
   /// In order of arrival.
@@ -110,18 +98,16 @@ class Store {
   /// claim_key `id`. Throws BadInput if no record or several records match the digits, or if no finding has the
   /// key.
   Record find(const std::string& id) const;
-  /// Returns the record with exactly this id, without Record::header.
-  std::optional<Record> exact(const std::string& id) const;
-  /// Removes all of them in one transaction.
-  void remove(const std::vector<std::string>& ids);
   Json stats() const;
-  /// Returns for each topic of findings and notes its counts and its latest time.
-  std::vector<Json> topics() const;
   const std::string& path() const { return path_; }
 
  private:
   Store(std::string path, Database database) : path_(std::move(path)), database_(std::move(database)) {}
   enum class Insertion { added, known, differs };
+  /// Returns the records for which the condition holds, a text of SQL with the parameters `values`.
+  template <typename... Values>
+  std::vector<Record> select(std::string_view where, const Values&... values) const;
+  std::optional<Record> first(std::string_view where, const std::string& value) const;
   std::optional<Record> run(const std::string& id) const;
   void set_times(const std::string& run_id, const std::string& ts);
   void add_headers(std::vector<Record>& records) const;

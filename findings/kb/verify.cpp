@@ -10,6 +10,7 @@
 #include <set>
 
 #include "common/base/error.h"
+#include "common/records/fields.h"
 #include "common/source/kernel_source.h"
 #include "findings/kb/check.h"
 
@@ -93,50 +94,14 @@ void verify_verdict(const Json& data, const Verdict& verdict, Problems& problems
   if (verdict.state == State::inconclusive) expect("advice", data.at("advice"), "", problems);
 }
 
-/// Checks a comparison, or the part of one process in a comparison. `floor`: the A/A floor, computed again.
-void verify_compare(const Json& compare, const std::string& path, double floor, Problems& problems) {
+/// Checks a comparison, or the part of one process in a comparison.
+void verify_compare(const Json& compare, const std::string& path, Problems& problems) {
   verify_interval(compare, path, "ci_lo", "ci_hi", problems);
   verify_interval(compare, path + " (A/A)", "aa_ci_lo", "aa_ci_hi", problems);
   verify_times(compare.at("time"), path + ".time", problems);
-  if (!agree(compare.at("aa_floor"), floor)) {
-    problems.push_back(fmt::format("{}.aa_floor: is {:.6g}, computed again from the A/A interval {:.6g}", path,
-                                   compare.at("aa_floor").get<double>(), floor));
-  }
-}
-
-double floor_of(const Json& compare) {
-  return std::max(std::abs(std::log(compare.at("aa_ci_lo").get<double>())),
-                  std::abs(std::log(compare.at("aa_ci_hi").get<double>())));
-}
-
-Conclusion conclusion_of(const Json& data) {
-  const Json& estimate = data.at("estimate");
-  Conclusion conclusion;
-  for (const Json& part : data.at("parts")) {
-    conclusion.parts.push_back({.process = part.at("process"),
-                                .value = part.at("value"),
-                                .error = part.at("error"),
-                                .rounds = part.at("rounds")});
-  }
-  conclusion.prior = spread_from_json(estimate.at("prior"));
-  conclusion.estimate = {.value = estimate.at("value"),
-                         .ci_lo = estimate.at("ci_lo"),
-                         .ci_hi = estimate.at("ci_hi"),
-                         .next_lo = estimate.at("next_lo"),
-                         .next_hi = estimate.at("next_hi"),
-                         .tau = estimate.at("tau"),
-                         .processes = estimate.at("processes"),
-                         .sessions = estimate.at("sessions"),
-                         .freedom = estimate.at("freedom")};
-  conclusion.relative = estimate.at("scale") == "log";
-  conclusion.exact = estimate.at("scale") == "exact";
-  conclusion.floor = estimate.at("floor");
-  conclusion.cv = estimate.at("cv");
-  conclusion.unlike_throttling = estimate.at("unlike_throttling");
-  conclusion.unit = estimate.at("unit");
-  conclusion.warm = estimate.at("warm");
-  conclusion.correct = data.at("correct");
-  return conclusion;
+  Comparison again;
+  again.aa = {compare.at("aa_ratio"), compare.at("aa_ci_lo"), compare.at("aa_ci_hi")};
+  expect(path + ".aa_floor", compare.at("aa_floor"), again.aa_floor(), problems);
 }
 
 void verify_estimate(const Json& data, const Conclusion& stated, Problems& problems) {
@@ -156,22 +121,20 @@ void verify_estimate(const Json& data, const Conclusion& stated, Problems& probl
     problems.emplace_back("parts: must not be empty for a figure that is not exact");
     return;
   }
-  const Pooled pooled = pool({&stated.parts, 1}, stated.prior, stated.relative, stated.relative ? 1 : stated.unit);
-  expect("estimate.value", stated.estimate.value, pooled.value, problems);
-  expect("estimate.ci_lo", stated.estimate.ci_lo, pooled.ci_lo, problems);
-  expect("estimate.ci_hi", stated.estimate.ci_hi, pooled.ci_hi, problems);
-  expect("estimate.next_lo", stated.estimate.next_lo, pooled.next_lo, problems);
-  expect("estimate.next_hi", stated.estimate.next_hi, pooled.next_hi, problems);
-  expect("estimate.tau", stated.estimate.tau, pooled.tau, problems);
-  expect("estimate.freedom", stated.estimate.freedom, pooled.freedom, problems);
-  expect("estimate.processes", stated.estimate.processes, pooled.processes, problems);
-  expect("estimate.sessions", stated.estimate.sessions, pooled.sessions, problems);
+  Conclusion computed = stated;
+  computed.estimate = pool({&stated.parts, 1}, stated.prior, stated.relative, stated.relative ? 1 : stated.unit);
+  const Json again = estimate_json(computed);
+  for (const char* field :
+       {"value", "ci_lo", "ci_hi", "next_lo", "next_hi", "tau", "freedom", "processes", "sessions"}) {
+    expect(fmt::format("estimate.{}", field), estimate.at(field).get<double>(), again.at(field).get<double>(),
+           problems);
+  }
 }
 
 void verify_finding(const Json& record, Problems& problems) {
   verify_texts(record, problems);
   const Json& data = record.at("data");
-  const Hypothesis hypothesis = hypothesis_of(data);
+  const Hypothesis hypothesis = data.at("hypothesis").get<Hypothesis>();
   const Conclusion conclusion = conclusion_of(data);
   try {
     verify_estimate(data, conclusion, problems);
@@ -182,31 +145,36 @@ void verify_finding(const Json& record, Problems& problems) {
   verify_verdict(data, verdict, problems);
   expect("confidence", record.at("confidence").get<double>(), confidence(hypothesis, verdict, conclusion), problems);
   const Json& compare = data.at("compare");
-  const Json scope = data.value("/compare/time/0/scope"_json_pointer, Json());
   expect("claim_key", record.at("claim_key"),
          claim_key(data.at("experiment"), hypothesis, data.at("device"), data.at("subject"),
-                   scope.is_string() ? scope.get<std::string>() : "", data.at("selection")),
+                   text_at(compare, "/time/0/scope"), data.at("selection")),
          problems);
   if (compare.is_null()) return;
-  verify_compare(compare, "compare", floor_of(compare), problems);
+  verify_compare(compare, "compare", problems);
   Session ratios;
   for (const Json& part : compare.value("parts", Json::array())) {
-    verify_compare(part, fmt::format("compare.parts.{}", ratios.size()), floor_of(part), problems);
+    verify_compare(part, fmt::format("compare.parts.{}", ratios.size()), problems);
     Json whole = part;
     for (const char* known : {"baseline", "contender"}) whole[known] = compare.at(known);
     ratios.push_back(ratio_part(comparison_from_json(whole)));
   }
   if (ratios.empty()) return;
-  const Spread prior = compare.contains("prior") ? spread_from_json(compare.at("prior")) : conclusion.prior;
+  const Spread prior = compare.contains("prior") ? compare.at("prior").get<Spread>() : conclusion.prior;
   const Pooled pooled = pool({&ratios, 1}, prior, true);
   expect("compare.ratio", compare.at("ratio"), pooled.value, problems);
   expect("compare.ci_lo", compare.at("ci_lo"), pooled.ci_lo, problems);
   expect("compare.ci_hi", compare.at("ci_hi"), pooled.ci_hi, problems);
 }
 
-}  // namespace
+/// Whether some of the findings or runs are supported and others refuted.
+bool opposed(const auto& all) {
+  const auto has = [&](State state) {
+    return std::ranges::any_of(all, [&](const auto& one) { return one.state == name(state); });
+  };
+  return has(State::supported) && has(State::refuted);
+}
 
-std::vector<std::string> verify_record(const Record& record) { return verify_record(record, record.json()); }
+}  // namespace
 
 std::vector<std::string> verify_record(const Record& record, const Json& json) {
   Problems problems = check_schema(json);
@@ -240,8 +208,7 @@ std::string KernelTexts::text_once(const KernelSource& source) {
   return place != texts_.end() ? place->second : texts_.emplace(source.path, identifying_text(source)).first->second;
 }
 
-/// Finds the files of part `at` and of all later parts. Part 0 is the source; part n is its fragment n - 1.
-bool KernelTexts::name_files_from(size_t at, KernelSource& source, const std::string& sha256) {
+bool KernelTexts::name_files(KernelSource& source, const std::string& sha256, size_t at) {
   if (at > source.fragments.size()) {
     try {
       return source_sha256(source, [this](const KernelSource& part) { return text_once(part); }) == sha256;
@@ -252,12 +219,8 @@ bool KernelTexts::name_files_from(size_t at, KernelSource& source, const std::st
   KernelSource& part = at == 0 ? source : source.fragments[at - 1];
   return std::ranges::any_of(files_with(part.entry), [&](const std::string& path) {
     part.path = path;
-    return name_files_from(at + 1, source, sha256);
+    return name_files(source, sha256, at + 1);
   });
-}
-
-bool KernelTexts::name_files(KernelSource& source, const std::string& sha256) {
-  return name_files_from(0, source, sha256);
 }
 
 Freshness freshness(const Json& pipeline) {
@@ -272,15 +235,12 @@ Freshness freshness(const Json& pipeline) {
 Opposition opposition(const std::vector<Record>& findings, const Codes& codes) {
   std::map<std::string, std::vector<Run>> alike;  // runs with the same code and conditions
   for (const Record& finding : findings) {
-    Run run = run_of(finding, codes);
+    Run run = run_of(finding, finding.joined(), codes);
     alike[run.conditions + "\n" + run.code].push_back(std::move(run));
   }
   bool same = false;
   for (const auto& [code, runs] : alike) {
-    const auto has = [&](const char* state) {
-      return std::ranges::any_of(runs, [&](const Run& run) { return run.state == state; });
-    };
-    if (!has("supported") || !has("refuted")) continue;
+    if (!opposed(runs)) continue;
     same = true;
     const Record& any = findings.front();
     std::vector<Session> sessions;
@@ -300,9 +260,7 @@ Opposition opposition(const std::vector<Record>& findings, const Codes& codes) {
   return same ? Opposition::spread : Opposition::changed;
 }
 
-int64_t Verification::explained_by(Opposition why) const {
-  return std::ranges::count_if(explained, [&](const Contradiction& one) { return one.why == why; });
-}
+int64_t Verification::count(Opposition why) const { return std::ranges::count(opposed, why, &OpposedClaim::why); }
 
 Verification verify(const Store& store) {
   Verification result;
@@ -325,12 +283,8 @@ Verification verify(const Store& store) {
   }
 
   for (auto& [key, findings] : claims) {
-    const auto has = [&](const char* state) {
-      return std::any_of(findings.begin(), findings.end(), [&](const Record& one) { return one.state == state; });
-    };
-    if (!has("supported") || !has("refuted")) continue;
-    const Opposition why = opposition(findings, codes);
-    (why == Opposition::contradiction ? result.contradictions : result.explained).push_back({key, findings, why});
+    if (!opposed(findings)) continue;
+    result.opposed.push_back({key, findings, opposition(findings, codes)});
   }
 
   std::map<std::array<Json, 3>, Freshness> known;  // measurements share kernels
@@ -340,40 +294,33 @@ Verification verify(const Store& store) {
     if (added) place->second = freshness(pipeline);
     return place->second;
   };
-  struct Age {
-    bool fresh = false;
-    std::string changed;  // key of a kernel with other code today
-  };
+  /// The worst state of the finding's kernels, and the key of the last kernel in this state.
   const auto age_of = [&](const Record& finding) {
-    size_t all = 0, current = 0;
-    Age age;
+    std::pair<Freshness, std::string> worst = {Freshness::current, ""};
     for (const std::string& id : measurements.at(finding.id)) {
       for (const Json& pipeline : kernels[id]) {
-        const Freshness state = state_of(pipeline);
-        ++all;
-        current += state == Freshness::current;
-        if (state == Freshness::changed) age.changed = pipeline.at("key");
+        if (const Freshness state = state_of(pipeline); state >= worst.first) worst = {state, pipeline.at("key")};
       }
     }
-    age.fresh = all > 0 && current == all;
-    return age;
+    if (worst.second.empty()) worst.first = Freshness::unknown;  // no kernel is known
+    return worst;
   };
   for (const auto& [key, findings] : claims) {
     std::string latest_fresh;  // time of the latest finding that counts as fresh
-    std::vector<Age> ages;
+    std::vector<std::pair<Freshness, std::string>> ages;
     for (const Record& finding : findings) {
       ages.push_back(age_of(finding));
-      if (ages.back().fresh) latest_fresh = std::max(latest_fresh, finding.ts);
+      if (ages.back().first == Freshness::current) latest_fresh = std::max(latest_fresh, finding.ts);
     }
     for (size_t i = 0; i < findings.size(); ++i) {
       const Record& finding = findings[i];
-      if (ages[i].changed.empty()) {
-        ++(ages[i].fresh ? result.fresh : result.unknown);
+      if (ages[i].first != Freshness::changed) {
+        ++(ages[i].first == Freshness::current ? result.fresh : result.unknown);
       } else if (!latest_fresh.empty() && finding.ts <= latest_fresh) {
         ++result.superseded;
       } else {
         result.stale.push_back({finding.id, fmt::format("{} ({}): {} has other source code today", finding.title,
-                                                        finding.device, ages[i].changed)});
+                                                        finding.device, ages[i].second)});
       }
     }
   }

@@ -14,8 +14,7 @@ namespace attn::kb {
 /// Checks one record by itself and returns its problems. Checks schema, units and id, and computes again what follows
 /// from other fields, for example the rates of a measurement and the verdict of a finding. A record that does not
 /// follow the schema is not checked further.
-std::vector<std::string> verify_record(const Record& record);
-/// For a caller that has record.json() already.
+/// `json` is record.json().
 std::vector<std::string> verify_record(const Record& record, const Json& json);
 
 struct Problem {
@@ -31,7 +30,7 @@ enum class Opposition {
 };
 
 /// Findings of one claim, with at least one supported and one refuted.
-struct Contradiction {
+struct OpposedClaim {
   std::string claim_key;
   std::vector<Record> findings;
   Opposition why = Opposition::contradiction;
@@ -42,15 +41,14 @@ Opposition opposition(const std::vector<Record>& findings, const Codes& codes);
 struct Verification {
   int64_t records = 0;
   std::vector<Problem> problems;
-  std::vector<Contradiction> contradictions;  // Opposition::contradiction
-  std::vector<Contradiction> explained;       // Opposition::spread and Opposition::changed
+  std::vector<OpposedClaim> opposed;
   // Findings with at least one changed kernel, and without a fresh finding of their claim at the same time or later.
   std::vector<Problem> stale;
   int64_t fresh = 0;       // findings whose kernels all are today's
   int64_t superseded = 0;  // findings with changed kernels that are not stale
   int64_t unknown = 0;  // findings without kernels, or with a kernel that is Freshness::unknown and none that changed
 
-  int64_t explained_by(Opposition why) const;
+  int64_t count(Opposition why) const;
 };
 
 Verification verify(const Store& store);
@@ -61,11 +59,11 @@ class KernelTexts {
   KernelTexts();
   bool empty() const { return files_.empty(); }
   /// Sets the paths of a source and of its fragments, which a record's key does not name, to files with which the
-  /// source has the hash `sha256`. Returns false if there are no such files.
-  bool name_files(KernelSource& source, const std::string& sha256);
+  /// source has the hash `sha256`. Returns false if there are no such files. `at`: the first part without a file; part
+  /// 0 is the source, part n its fragment n - 1.
+  bool name_files(KernelSource& source, const std::string& sha256, size_t at = 0);
 
  private:
-  bool name_files_from(size_t at, KernelSource& source, const std::string& sha256);
   const std::vector<std::string>& files_with(const std::string& entry);
   std::string text_once(const KernelSource& source);  // identifying_text(), from a cache if no header is replaced
 
@@ -76,7 +74,7 @@ class KernelTexts {
 
 /// Whether the source tree (source_root()) still has the source of a record's pipeline, whose hooks' texts the record
 /// has. unknown: the pipeline's key does not describe the whole source, or there is no source tree.
-enum class Freshness { current, changed, unknown };
+enum class Freshness { current, unknown, changed };  // from the best to the worst
 Freshness freshness(const Json& pipeline);
 
 }  // namespace attn::kb

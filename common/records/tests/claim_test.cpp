@@ -3,103 +3,118 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <tuple>
+#include <vector>
 
 #include "common/records/tests/support.h"
-#include "common/records/tests/verdict_cases.h"
 #include "common/testing/made_up.h"
 
 namespace attn {
 namespace {
 
+/// A figure with the interval of the next run, and the verdict that follows.
+struct VerdictCase {
+  const char* op;
+  double threshold;
+  Estimate estimate;
+  double floor;
+  State state;
+  const char* why = "";  // a part of the reason
+  std::function<void(Conclusion&)> change = {};
+};
+
 TEST(Judge, TruthTable) {
-  for (const VerdictCase& row : verdict_cases()) {
-    const Verdict verdict = judge(hypothesis(row.op, row.threshold), conclusion(row.estimate, row.floor));
+  constexpr State yes = State::supported, no = State::refuted, open = State::inconclusive;
+  const double nan = std::nan("");
+  const auto rounds = [](int first, int second) {
+    return [=](Conclusion& c) { c.parts = {{1, 0.9, 0.01, first}, {2, 0.9, 0.01, second}}; };
+  };
+  const auto linear = [](Conclusion& c) { c.relative = false; };
+  const auto warm = [](Conclusion& c) { c.warm = true; };
+  const auto exact = [](Conclusion& c) {
+    c.exact = c.warm = true;
+    c.parts.clear();
+  };
+  for (const VerdictCase& row : std::vector<VerdictCase>{
+           // The interval lies on one side of the threshold.
+           {"<", 1, {0.90, 0.88, 0.92}, 0, yes, "0.9, next run [0.88, 0.92], is < 1"},
+           {"<", 1, {1.10, 1.08, 1.12}, 0, no, "is not < 1"},
+           {">", 1, {0.90, 0.88, 0.92}, 0, no},
+           {">", 1, {1.10, 1.08, 1.12}, 0, yes},
+           {"<=", 1, {0.90, 0.88, 0.92}, 0, yes},
+           {">=", 1, {1.10, 1.08, 1.12}, 0, yes},
+           // The interval of the next run crosses the threshold, although the interval of the mean does not.
+           {"<", 1, {0.99, 0.97, 1.01}, 0, open, "crosses 1"},
+           {">=", 1, {1.20, 0.99, 1.40}, 0, open},
+           {"<", 1, {0.9, 0.7, 1.2}, 0, open, "", [](Conclusion& c) { c.estimate.ci_hi = 0.92; }},
+           // An end of the interval is the threshold: the operator decides.
+           {"<", 1, {0.95, 0.90, 1.00}, 0, open},
+           {"<=", 1, {0.95, 0.90, 1.00}, 0, yes},
+           {">", 1, {1.05, 1.00, 1.10}, 0, open},
+           {">=", 1, {1.05, 1.00, 1.10}, 0, yes},
+           {"<", 1, {1.05, 1.00, 1.10}, 0, no},
+           {">", 1, {0.95, 0.90, 1.00}, 0, no},
+           // The estimate must be at least the noise floor away from the threshold.
+           {"<", 1, {0.985, 0.98, 0.99}, 0.02, open, "is closer to 1 than the noise floor of 0.02"},
+           {"<", 1, {0.975, 0.97, 0.98}, 0.02, yes},
+           {">", 1, {1.015, 1.01, 1.02}, 0.02, open},
+           // The distance to the threshold counts, not the distance to 1: a ratio near 1 refutes the claim of a large
+           // effect.
+           {">=", 1.1, {1.001, 0.998, 1.004}, 0.02, no},
+           {">=", 1.1, {1.115, 1.11, 1.12}, 0.02, open},
+           // The floor is relative: 0.02 at a ratio of 1 is 0.04 at a ratio of 2. A figure that is pooled as it is,
+           // such
+           // as a difference of two ratios near 1, has a floor in its own unit.
+           {">", 2, {2.03, 2.02, 2.04}, 0.02, open},
+           {">", 2, {2.05, 2.04, 2.06}, 0.02, yes},
+           {"<", 0.03, {0.02, 0.019, 0.021}, 0.02, yes},
+           {"<", 0.03, {0.02, 0.019, 0.021}, 0.02, open, "", linear},
+           // Without an interval the verdict is inconclusive.
+           {"<", 1, {0.9, nan, 0.92}, 0, open},
+           {"<", 1, {0.9, nan, nan}, 0, open},
+           {"<", 1, {0.9, 0.88, 0.92}, 0, open, "5 rounds are too few", rounds(2, 3)},
+           {"<", 1, {0.9, 0.88, 0.92}, 0, yes, "", rounds(3, 3)},
+           {"<", 1, {0.5, 0.49, 0.51}, 0, open, "warm caches", warm},
+           {"<", 1, {0.5, 0.49, 0.51}, 0, open, "failed its check", [](Conclusion& c) { c.correct = false; }},
+           // A count is exact, and caches do not matter for it.
+           {"<=", 4, {4, 4, 4}, 0, yes, "4, exact, is <= 4", exact},
+           {"<", 4, {4, 4, 4}, 0, no, "", exact}}) {
+    Conclusion c = conclusion(row.estimate, row.floor);
+    if (row.change) row.change(c);
+    const Verdict verdict = judge(hypothesis(row.op, row.threshold), c);
     EXPECT_EQ(name(verdict.state), name(row.state))
         << row.estimate.value << " " << row.op << " " << row.threshold << " floor " << row.floor;
     EXPECT_FALSE(verdict.reason.empty());
+    EXPECT_NE(verdict.reason.find(row.why), std::string::npos) << verdict.reason;
   }
-}
-
-TEST(Judge, SaysWhy) {
-  EXPECT_EQ(judge(hypothesis("<", 1), conclusion({0.9, 0.88, 0.92})).reason, "0.9, next run [0.88, 0.92], is < 1");
-  EXPECT_EQ(judge(hypothesis("<", 1), conclusion({1.1, 1.08, 1.12})).reason, "1.1, next run [1.08, 1.12], is not < 1");
-  EXPECT_EQ(judge(hypothesis("<", 1), conclusion({1, 0.9, 1.1})).reason, "1, next run [0.9, 1.1], crosses 1");
-  EXPECT_EQ(judge(hypothesis("<", 1), conclusion({0.99, 0.98, 0.995}, 0.02)).reason,
-            "0.99, next run [0.98, 0.995], is closer to 1 than the noise floor of 0.02");
   EXPECT_THROW(judge(hypothesis("==", 1), conclusion({1, 1, 1})), std::invalid_argument);
 }
 
-// The interval of the mean says where the true figure lies, not where the next run's figure lies.
-TEST(Judge, TheNextRunDecides) {
-  Conclusion c = conclusion({0.9, 0.7, 1.2});
-  c.estimate.ci_lo = 0.88;
-  c.estimate.ci_hi = 0.92;
-  EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::inconclusive);
-}
-
-// A difference of two ratios near 1 is itself near 0, but its noise is as large as the noise of the ratios. So its
-// floor is an absolute distance, in the unit of the figure.
-TEST(Judge, AFigureThatMayBeNegativeHasAFloorInItsUnit) {
-  Conclusion c = conclusion({0.02, 0.019, 0.021}, 0.02);
-  EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::supported)
-      << "the floor must be compared with |log(0.02 / 0.03)|";
-  c.relative = false;
-  EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::inconclusive);
-}
-
-TEST(Judge, FewerThanSixRoundsProveNothing) {
-  Conclusion c = conclusion({0.9, 0.88, 0.92});
-  c.parts = {{1, 0.9, 0.01, 2}, {2, 0.9, 0.01, 3}};
-  EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::inconclusive);
-  EXPECT_EQ(judge(hypothesis("<", 1), c).reason, "5 rounds are too few for a verdict; at least 6 are needed");
-  c.parts[0].rounds = 3;
-  EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::supported);
-}
-
-TEST(Judge, ACountIsExact) {
-  Conclusion c = conclusion({4, 4, 4});
-  c.exact = true;
-  c.parts.clear();
-  const Verdict verdict = judge(hypothesis("<=", 4), c);
-  EXPECT_EQ(verdict.state, State::supported);
-  EXPECT_EQ(verdict.reason, "4, exact, is <= 4");
-  EXPECT_EQ(confidence(hypothesis("<=", 4), verdict, c), 1);
-  EXPECT_EQ(judge(hypothesis("<", 4), c).state, State::refuted);
-}
-
-TEST(Judge, WarmCachesProveNothingAboutMemory) {
-  Conclusion c = conclusion({0.5, 0.49, 0.51});
-  c.warm = true;
-  const Verdict verdict = judge(hypothesis("<", 1), c);
-  EXPECT_EQ(verdict.state, State::inconclusive);
-  EXPECT_EQ(verdict.reason,
-            "memory limits a case that ran with warm caches, because no flush of the caches works here");
-  c.exact = true;
-  EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::supported) << "warm caches must not matter for a count";
-}
-
-TEST(Judge, AWrongResultProvesNothing) {
-  Conclusion c = conclusion({0.5, 0.49, 0.51});
-  c.correct = false;
-  EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::inconclusive);
-}
-
 TEST(Confidence, IsTheProbabilityOfTheSameVerdictUpToACap) {
-  const Hypothesis below_one = hypothesis("<", 1);
-  const Verdict yes{State::supported, ""};
-  EXPECT_EQ(confidence(below_one, yes, conclusion({0.5, 0.49, 0.51})), 0.8) << "the cap must be 0.8 with one session";
-  EXPECT_NEAR(confidence(below_one, yes, conclusion({0.9, 0.81, 1})), 0.8, 1e-9)
-      << "the interval alone gives 0.975, above the cap";
-  EXPECT_NEAR(confidence(below_one, yes, conclusion({0.95, 0.8, 1.128125})), 0.727, 0.01);
-  Conclusion several = conclusion({0.5, 0.49, 0.51});
-  several.estimate.sessions = 2;
-  EXPECT_EQ(confidence(below_one, yes, several), 0.9) << "the cap must be 0.9 with one machine";
-  several.unlike_throttling = true;
-  EXPECT_EQ(confidence(below_one, yes, several), 0.6);
-  Conclusion wrong = several;
-  wrong.correct = false;
-  EXPECT_EQ(confidence(below_one, {State::inconclusive, ""}, wrong), 0);
-  EXPECT_EQ(confidence(below_one, {State::inconclusive, ""}, several), 0.5);
+  struct Confident {
+    Estimate next;
+    int sessions, machines;
+    bool unlike_throttling, correct;
+    State state;
+    double confidence;
+  };
+  for (const auto& [next, sessions, machines, unlike_throttling, correct, state, wanted] : std::vector<Confident>{
+           {{0.5, 0.49, 0.51}, 1, 1, false, true, State::supported, 0.8},  // the cap with one session
+           {{0.9, 0.81, 1}, 1, 1, false, true, State::supported, 0.8},     // the interval alone gives 0.975
+           {{0.95, 0.8, 1.128125}, 1, 1, false, true, State::supported, 0.727},
+           {{0.5, 0.49, 0.51}, 2, 1, false, true, State::supported, 0.9},  // the cap with one machine
+           {{0.5, 0.49, 0.51}, 2, 2, false, true, State::supported, 1},
+           {{0.5, 0.49, 0.51}, 2, 1, true, true, State::supported, 0.6},
+           {{0.5, 0.49, 0.51}, 2, 1, false, false, State::inconclusive, 0},
+           {{0.5, 0.49, 0.51}, 2, 1, false, true, State::inconclusive, 0.5}}) {
+    Conclusion c = conclusion(next);
+    c.estimate.sessions = sessions, c.estimate.machines = machines;
+    c.unlike_throttling = unlike_throttling, c.correct = correct;
+    EXPECT_NEAR(confidence(hypothesis("<", 1), {state, ""}, c), wanted, 1e-3);
+    c.exact = true;
+    EXPECT_EQ(confidence(hypothesis("<", 1), {state, ""}, c), correct ? 1 : 0);
+  }
 }
 
 TEST(Comparison, FloorIsTheLargerLogarithmOfTheTwoEndsOfTheAaInterval) {
@@ -157,8 +172,8 @@ std::vector<std::string> duel_texts(const Claim& about, const std::vector<Measur
 using Texts = std::vector<std::string>;
 
 TEST(Claims, APairIsFromOneGroupThatHasEnoughResults) {
-  const std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3), result(128, 16, 1),
-                                            result(64, 64, 0.1, "naive")};
+  std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3), result(128, 16, 1),
+                                      result(64, 64, 0.1, "naive")};
   EXPECT_EQ(duel_texts(claim(), results), (Texts{"q_len=64 tile=32 > tile=16", "q_len=64 tile=32 > tile=48"}));
   Claim larger = claim();
   larger.at_least = 4;
@@ -166,10 +181,6 @@ TEST(Claims, APairIsFromOneGroupThatHasEnoughResults) {
   larger.takes = {};
   larger.varies = {"tile", "variant"};
   EXPECT_EQ(duel_texts(larger, results).size(), 3u) << "results of any variant must take part";
-}
-
-TEST(Claims, WrongAndUntimedResultsAreLeftOut) {
-  std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3)};
   results[1].status = "wrong";
   EXPECT_EQ(duel_texts(claim(), results), Texts{"q_len=64 tile=16 > tile=48"});
   results[0].time.clear();
@@ -179,17 +190,16 @@ TEST(Claims, WrongAndUntimedResultsAreLeftOut) {
 TEST(Claims, OnlyTheLongestLengthUpToTheLimitIsKept) {
   std::vector<Measurement> results;
   for (const int64_t length : {64, 512, 128}) {
-    results.push_back(result(length, 16, 1));
-    results.push_back(result(length, 32, 2));
+    for (const int64_t tile : {16, 32}) results.push_back(result(length, tile, static_cast<double>(tile)));
   }
   Claim longest = claim();
   EXPECT_EQ(duel_texts(longest, results).size(), 3u);
   longest.longest = "q_len";
-  EXPECT_EQ(duel_texts(longest, results), Texts{"q_len=512 tile=16 > tile=32"});
-  longest.limit = 500;
-  EXPECT_EQ(duel_texts(longest, results), Texts{"q_len=128 tile=16 > tile=32"});
-  longest.limit = 10;
-  EXPECT_EQ(duel_texts(longest, results), Texts{});
+  for (const auto& [limit, texts] : std::vector<std::pair<int64_t, Texts>>{
+           {longest.limit, {"q_len=512 tile=16 > tile=32"}}, {500, {"q_len=128 tile=16 > tile=32"}}, {10, {}}}) {
+    longest.limit = limit;
+    EXPECT_EQ(duel_texts(longest, results), texts) << limit;
+  }
 }
 
 TEST(Claims, PicksOfAnAxis) {
@@ -212,6 +222,17 @@ TEST(Claims, PicksOfAnAxis) {
   EXPECT_EQ(each(group).size(), 5u);
 }
 
+/// A claim about the results of the sweep, without comparisons.
+Claim sweep_claim() {
+  Claim sweep = claim();
+  sweep.compared = false;
+  sweep.takes = {};
+  sweep.varies = {"q_len"};
+  sweep.pick = steps("q_len", {{"64", "128"}});
+  sweep.figure = ratio_of_medians;
+  return sweep;
+}
+
 TEST(Claims, FiguresOfTheSweep) {
   const std::vector<Measurement> all = {result(64, 16, 1), result(128, 16, 4), result(256, 16, 16)};
   const Evidence evidence{.results = {&all[0], &all[1], &all[2]}};
@@ -221,44 +242,36 @@ TEST(Claims, FiguresOfTheSweep) {
   EXPECT_DOUBLE_EQ(ratio.ci_hi, 4 * 1.01 / 0.99);
   EXPECT_EQ(ratio_of_medians({.results = {&all[0], &all[0]}}).ci_hi, 1) << "a result must be as fast as itself";
   EXPECT_NEAR(exponent_over("q_len")(evidence).value, 2, 1e-9);
-
-  Claim sweep = claim();
-  sweep.compared = false;
-  sweep.varies = {"q_len"};
-  sweep.pick = steps("q_len", {{"64", "128"}});
-  sweep.figure = ratio_of_medians;
-  EXPECT_TRUE(duels({sweep}, all).empty()) << "the claim must ask for no comparison";
-  const std::vector<Conclusion> conclusions = conclude({sweep}, all, {});
-  ASSERT_EQ(conclusions.size(), 1u);
-  EXPECT_EQ(conclusions[0].estimate.value, 4);
-  EXPECT_EQ(conclusions[0].floor, 0) << "a floor without a comparison";
-  EXPECT_EQ(conclusions[0].cv, 0.03);
-  EXPECT_FALSE(conclusions[0].compare);
-  EXPECT_EQ(conclusions[0].measurements, (Texts{all[0].id, all[1].id}));
+  EXPECT_TRUE(duels({sweep_claim()}, all).empty()) << "the claim must ask for no comparison";
+  const Conclusion found = conclude({sweep_claim()}, all, {}).at(0);
+  EXPECT_EQ(found.estimate.value, 4);
+  EXPECT_EQ(found.floor, 0) << "a floor without a comparison";
+  EXPECT_EQ(found.cv, 0.03);
+  EXPECT_FALSE(found.compare);
+  EXPECT_EQ(found.measurements, (Texts{all[0].id, all[1].id}));
 }
 
 std::vector<Comparison> measured(const std::vector<Duel>& asked) {
   std::vector<Comparison> comparisons;
   for (const Duel& duel : asked) {
-    Comparison made;
-    made.hypothesis = duel.hypothesis;
-    made.baseline = duel.baseline;
-    made.contender = duel.contender;
-    made.ratio = {1.2, 1.19, 1.21};
-    made.aa = {1, 0.99, 1.01};
-    made.cv = 0.02;
-    made.time = {timing(Scope::device_hot, 1e-3), timing(Scope::device_hot, 1.2e-3)};
-    comparisons.push_back(made);
+    comparisons.push_back({.hypothesis = duel.hypothesis,
+                           .baseline = duel.baseline,
+                           .contender = duel.contender,
+                           .ratio = {1.2, 1.19, 1.21},
+                           .aa = {1, 0.99, 1.01},
+                           .cv = 0.02,
+                           .time = {timing(Scope::device_hot, 1e-3), timing(Scope::device_hot, 1.2e-3)}});
   }
   return comparisons;
 }
 
+const std::vector<Measurement> two_tiles = {result(64, 16, 2), result(64, 32, 1)};
+
 TEST(Claims, AComparisonBecomesAConclusion) {
-  std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1)};
-  std::vector<Comparison> comparisons = measured(duels({claim()}, results));
+  std::vector<Comparison> comparisons = measured(duels({claim()}, two_tiles));
   comparisons.push_back(comparisons[0]);
   comparisons[1].hypothesis = "other";
-  const std::vector<Conclusion> conclusions = conclude({claim()}, results, comparisons, test::steady_processes());
+  const std::vector<Conclusion> conclusions = conclude({claim()}, two_tiles, comparisons, test::steady_processes());
   ASSERT_EQ(conclusions.size(), 1u) << "a comparison for another claim must not count";
   const Conclusion& found = conclusions[0];
   EXPECT_EQ(found.subject, "variant=tuned q_len=64");
@@ -267,14 +280,14 @@ TEST(Claims, AComparisonBecomesAConclusion) {
   EXPECT_EQ(found.cv, 0.02);
   EXPECT_EQ(found.values["baseline"]["tile"], 32);
   EXPECT_EQ(found.values["contender"]["tile"], 16);
-  EXPECT_EQ(found.measurements, (Texts{results[1].id, results[0].id}));
+  EXPECT_EQ(found.measurements, (Texts{two_tiles[1].id, two_tiles[0].id}));
   EXPECT_TRUE(found.correct);
   EXPECT_EQ(judge(claim().hypothesis, found).state, State::supported);
 
-  results.push_back(results[0]);
-  results[2].status = "failed";  // the case failed in a later comparison
-  EXPECT_FALSE(conclude({claim()}, results, comparisons).at(0).correct);
-  EXPECT_TRUE(conclude({claim()}, {results[1]}, comparisons).empty())
+  std::vector<Measurement> failed = {two_tiles[0], two_tiles[1], two_tiles[0]};
+  failed[2].status = "failed";  // the case failed in a later comparison
+  EXPECT_FALSE(conclude({claim()}, failed, comparisons).at(0).correct);
+  EXPECT_TRUE(conclude({claim()}, {two_tiles[1]}, comparisons).empty())
       << "a conclusion without a record of the contender";
 }
 
@@ -294,16 +307,18 @@ TEST(Claims, SeveralComparisonsForOneConclusion) {
   EXPECT_EQ(found.cv, 0.04) << "the cv must be the largest of the comparisons";
   EXPECT_EQ(found.values["pairs"], 2);
   EXPECT_EQ(found.measurements.size(), 4u);
-  worst.figure = [](const Evidence& evidence) -> Estimate { return {evidence.comparisons[0]->cv, 0, 1}; };
-  EXPECT_EQ(conclude({worst}, results, comparisons).at(0).estimate.value, 0.04);
-  EXPECT_EQ(conclude({worst}, results, comparisons).at(0).floor, 0)
-      << "a floor, although the figure does not depend on the ratios";
-  worst.figure = [](const Evidence& evidence) -> Estimate {
-    const double more = 100 * (evidence.comparisons[1]->ratio.value - 1);
-    return {more, more, more};
-  };
-  EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).floor, 130 * (1 / 0.99 - 1), 1e-9)
-      << "the floor must be in per cent, as the figure is";
+  // The floor is in the unit of the figure. A figure that does not depend on the ratios has none.
+  const auto percent = [](const Evidence& evidence) { return 100 * (evidence.comparisons[1]->ratio.value - 1); };
+  const auto cv = [](const Evidence& evidence) { return evidence.comparisons[0]->cv; };
+  for (const auto& [figure, value, floor] :
+       std::vector<std::tuple<std::function<double(const Evidence&)>, double, double>>{
+           {percent, 30, 130 * (1 / 0.99 - 1)}, {cv, 0.04, 0}}) {
+    worst.figure = [&, &of = figure](const Evidence& evidence) -> Estimate {
+      return {of(evidence), of(evidence), of(evidence)};
+    };
+    EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).estimate.value, value, 1e-9);
+    EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).floor, floor, 1e-9);
+  }
 }
 
 /// Returns `whole` with a part for each of `ratios`, as if one process had measured each ratio.
@@ -318,25 +333,22 @@ Comparison by_processes(const Comparison& whole, const std::vector<double>& rati
 }
 
 TEST(Claims, ComparisonsOfProcessesArePooled) {
-  const std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1)};
-  const Comparison whole = measured(duels({claim()}, results)).at(0);
-  const Processes processes = test::steady_processes();
-  const Conclusion alike = conclude({claim()}, results, {by_processes(whole, {1.2, 1.201, 1.199})}, processes).at(0);
-  EXPECT_EQ(alike.parts.size(), 3u);
-  EXPECT_EQ(alike.estimate.processes, 3);
-  EXPECT_NEAR(alike.estimate.value, 1.2, 1e-6);
-  EXPECT_EQ(judge(claim().hypothesis, alike).state, State::supported);
-  const Conclusion apart = conclude({claim()}, results, {by_processes(whole, {1.2, 2.4, 0.6})}, processes).at(0);
-  EXPECT_NEAR(apart.estimate.value, 1.2, 1e-6);
-  EXPECT_EQ(judge(claim().hypothesis, apart).state, State::inconclusive)
-      << "a verdict, although the processes disagree";
-
+  const Comparison whole = measured(duels({claim()}, two_tiles)).at(0);
   Claim percent = claim();
   percent.figure = [](const Evidence& evidence) -> Estimate {
     const auto& [value, lo, hi] = evidence.comparisons.back()->ratio;
     return {100 * (value - 1), 100 * (lo - 1), 100 * (hi - 1)};
   };
-  const Conclusion more = conclude({percent}, results, {by_processes(whole, {1.1, 1.2, 1.3})}, processes).at(0);
+  const auto concluded = [&](const Claim& about, const std::vector<double>& ratios) {
+    return conclude({about}, two_tiles, {by_processes(whole, ratios)}, test::steady_processes()).at(0);
+  };
+  const Conclusion alike = concluded(claim(), {1.2, 1.201, 1.199}), apart = concluded(claim(), {1.2, 2.4, 0.6});
+  EXPECT_EQ(alike.estimate.processes, 3);
+  EXPECT_NEAR(alike.estimate.value, 1.2, 1e-6);
+  EXPECT_EQ(judge(claim().hypothesis, alike).state, State::supported);
+  EXPECT_NEAR(apart.estimate.value, 1.2, 1e-6);
+  EXPECT_EQ(judge(claim().hypothesis, apart).state, State::inconclusive) << "the processes disagree";
+  const Conclusion more = concluded(percent, {1.1, 1.2, 1.3});
   EXPECT_NEAR(more.estimate.value, 20, 1e-9) << "the figure must be the mean of the processes' figures";
   EXPECT_FALSE(more.relative);
   EXPECT_NEAR(more.parts[2].value, 30, 1e-9);
@@ -364,12 +376,7 @@ TEST(Claims, AProcessThatLacksAComparisonGivesNoFigure) {
 
 TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {
   const std::vector<Measurement> sweep = {result(64, 16, 1), result(128, 16, 3), result(256, 32, 7)};
-  Claim about = claim();
-  about.compared = false;
-  about.takes = {};
-  about.varies = {"q_len"};
-  about.pick = steps("q_len", {{"64", "128"}});
-  about.figure = ratio_of_medians;
+  Claim about = sweep_claim();
   about.complete = [](Conclusion& c, const Evidence& evidence) { c.values["s"] = seconds(*evidence.results.back()); };
   EXPECT_EQ(cases_of_claims({about}, sweep), (std::vector<Case>{sweep[0].config, sweep[1].config}));
   Processes processes = test::steady_processes();
@@ -379,29 +386,25 @@ TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {
                        {result(64, 16, 1), result(128, 16, 1.8)}};
   const Conclusion found = conclude({about}, sweep, {}, processes).at(0);
   EXPECT_EQ(found.parts.size(), 3u);
-  EXPECT_NEAR(found.estimate.value, std::cbrt(2 * 2.2 * 1.8), 1e-9)
-      << "the figure must not be the ratio of 3 that the sweep found";
+  EXPECT_NEAR(found.estimate.value, std::cbrt(2 * 2.2 * 1.8), 1e-9) << "not the ratio of 3 that the sweep found";
   EXPECT_EQ(found.values["s"], 2.0) << "the value must come from the process whose figure is the median";
   about.measured_again = false;
   EXPECT_TRUE(cases_of_claims({about}, sweep).empty());
   EXPECT_EQ(conclude({about}, sweep, {}, processes).at(0).parts.size(), 1u) << "only the sweep may give a figure";
-  about.measured_again = true;
-  about.exact = true;
+  about.measured_again = about.exact = true;
   EXPECT_TRUE(cases_of_claims({about}, sweep).empty()) << "a count must not be measured again";
 }
 
-TEST(Claims, WarmTimesOfMemoryBoundCasesAreNoted) {
-  std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1)};
+TEST(Claims, WarmTimesOfMemoryBoundCasesAndUnlikeThrottlingAreNoted) {
+  std::vector<Measurement> results = two_tiles;
   std::vector<Comparison> comparisons = measured(duels({claim()}, results));
-  const auto warm = [&](const Claim& about) { return conclude({about}, results, comparisons).at(0).warm; };
   Claim sweep = claim();
   sweep.compared = false;
   sweep.figure = ratio_of_medians;
-  EXPECT_FALSE(warm(claim()));
-  EXPECT_FALSE(warm(sweep));
+  const auto warm = [&](const Claim& about) { return conclude({about}, results, comparisons).at(0).warm; };
+  EXPECT_FALSE(warm(claim()) || warm(sweep));
   results[0].work = Work{.flops = 1, .bytes = 1, .bound = Bound::memory};
-  EXPECT_TRUE(warm(claim()));
-  EXPECT_TRUE(warm(sweep));
+  EXPECT_TRUE(warm(claim()) && warm(sweep));
   for (Timing& time : comparisons[0].time) time.scope = Scope::device_cold;
   EXPECT_FALSE(warm(claim()));
   comparisons = {by_processes(comparisons[0], {1.2, 1.2})};
@@ -410,11 +413,7 @@ TEST(Claims, WarmTimesOfMemoryBoundCasesAreNoted) {
   EXPECT_TRUE(warm(claim())) << "did not note the process in which no flush worked";
   results[0].time.push_back(timing(Scope::device_cold, 2));
   EXPECT_FALSE(warm(sweep));
-}
 
-TEST(Claims, ThrottlingOfOnlyOneCaseOfAPairIsNoted) {
-  std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1)};
-  const std::vector<Comparison> comparisons = measured(duels({claim()}, results));
   results[0].clocks = results[1].clocks = {{"throttle_reasons", {"power"}}};
   EXPECT_FALSE(conclude({claim()}, results, comparisons).at(0).unlike_throttling);
   results[1].clocks = {{"throttle_reasons", Json::array()}};

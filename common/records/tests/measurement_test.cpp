@@ -100,14 +100,13 @@ TEST(Measurement, RoundTrips) {
 }
 
 TEST(Measurement, RefusesAnotherSchemaAnUnknownScopeOrAMissingField) {
-  Json json = to_json(measured(), ceilings);
-  json["schema"] = "measurement/2";
-  EXPECT_THROW(measurement_from_json(json), BadInput);
-  json = to_json(measured(), ceilings);
-  json["time"][0]["scope"] = "hot";
-  EXPECT_THROW(measurement_from_json(json), BadInput);
-  json.erase("device");
-  EXPECT_THROW(measurement_from_json(json), std::exception);
+  Json other = to_json(measured(), ceilings), scope = other, missing = other;
+  other["schema"] = "measurement/2";
+  scope["time"][0]["scope"] = "hot";
+  missing.erase("device");
+  EXPECT_THROW(measurement_from_json(other), BadInput);
+  EXPECT_THROW(measurement_from_json(scope), BadInput);
+  EXPECT_THROW(measurement_from_json(missing), std::exception);
 }
 
 TEST(Measurement, RefusesRatesMoreThan5PercentAboveTheCeiling) {

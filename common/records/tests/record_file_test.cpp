@@ -11,6 +11,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <sstream>
 
@@ -33,8 +34,8 @@ std::string contents(const std::string& path) {
 void write_text(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
 TEST(RecordId, IsTheHashOfTheLineWithoutTheId) {
-  const Json record = {{"schema", "note/1"}, {"id", "x"}, {"n", 1}};
-  EXPECT_EQ(record_id(record), sha256(R"({"schema":"note/1","n":1})").substr(0, 16));
+  const Json record = {{"schema", "run/1"}, {"id", "x"}, {"n", 1}};
+  EXPECT_EQ(record_id(record), sha256(R"({"schema":"run/1","n":1})").substr(0, 16));
   Json other = record;
   other["id"] = "y";
   EXPECT_EQ(record_id(other), record_id(record));
@@ -72,32 +73,27 @@ TEST(RecordFile, EndsATornLine) {
   EXPECT_EQ(problems[0].substr(0, 7), "line 2:");
 }
 
-TEST(RecordFile, ReportsAFileThatCannotBeWritten) {
-  EXPECT_THROW(RecordFile("/no/such/folder/r.jsonl"), BadInput);
-  EXPECT_THROW(RecordFile("/"), BadInput);
-  RecordFile full("/dev/full");
+/// The message of the exception that `step` throws.
+std::string message_of(const std::function<void()>& step) {
   try {
-    full.append({{"n", 1}});
-    FAIL();
+    step();
   } catch (const std::runtime_error& error) {
-    EXPECT_EQ(std::string(error.what()), "cannot append to '/dev/full': No space left on device");
+    return error.what();
   }
+  return "";
+}
+
+TEST(RecordFile, ReportsAFileThatCannotBeWritten) {
+  for (const char* path : {"/no/such/folder/r.jsonl", "/"}) EXPECT_THROW(RecordFile{path}, BadInput);
+  EXPECT_EQ(message_of([] { RecordFile("/dev/full").append({{"n", 1}}); }),
+            "cannot append to '/dev/full': No space left on device");
 }
 
 TEST(RecordFile, APipeWithoutAReaderIsReported) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "pipe";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  const auto message = [](const auto& step) -> std::string {
-    try {
-      step();
-    } catch (const std::runtime_error& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(message([&] { const RecordFile file(path); }),
-            "cannot append to '" + path + "': nobody reads this pipe; name a file that can be written");
+  EXPECT_NE(message_of([&] { const RecordFile file(path); }).find("nobody reads this pipe"), std::string::npos);
   const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);
   RecordFile file(path);
   file.append({{"n", 1}});
@@ -108,35 +104,43 @@ TEST(RecordFile, APipeWithoutAReaderIsReported) {
   EXPECT_TRUE(read_records(path, problems).empty()) << "read_records() must not wait for the end of a pipe";
   close(reader);
   const auto before = signal(SIGPIPE, SIG_IGN);
-  EXPECT_EQ(message([&] { file.append({{"n", 2}}); }), "cannot append to '" + path + "': Broken pipe");
+  EXPECT_NE(message_of([&] { file.append({{"n", 2}}); }).find("Broken pipe"), std::string::npos);
   signal(SIGPIPE, before);
 }
 
-TEST(RecordFile, CutsOffALineThatDidNotFit) {
-  const TemporaryFolder folder;
-  const std::string path = folder.path() / "r.jsonl";
-  const pid_t child = fork();  // the limit holds for a process, so a child sets it
-  ASSERT_GE(child, 0);
+/// Writes records until the file has 100 bytes, in a child process, for which the limit holds. Returns whether `check`
+/// holds for the message of the record that did not fit.
+bool fills_file(const std::string& path, const std::function<bool(const std::string& thrown)>& check) {
+  const pid_t child = fork();
   if (child == 0) {
     signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{100, 100};
     setrlimit(RLIMIT_FSIZE, &limit);
     RecordFile file(path);
     file.append({{"n", 1}});
-    int thrown = 0;
+    std::string thrown;
     for (int i = 0; i < 2; ++i) {
       try {
         file.append({{"text", std::string(200, 'x')}});
-      } catch (const std::runtime_error&) {
-        ++thrown;
+      } catch (const std::runtime_error& error) {
+        thrown = error.what();
       }
     }
-    file.append({{"n", 2}});
-    _exit(thrown == 2 ? 0 : 1);
+    try {
+      file.append({{"n", 2}});
+    } catch (const std::runtime_error&) {  // the file is full
+    }
+    _exit(check(thrown) ? 0 : 1);
   }
-  int status = 0;
+  int status = 1;
   waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
+  return status == 0;
+}
+
+TEST(RecordFile, CutsOffALineThatDidNotFit) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "r.jsonl";
+  EXPECT_TRUE(fills_file(path, [](const std::string& thrown) { return thrown.ends_with("File too large"); }));
   EXPECT_EQ(contents(path), "{\"n\":1}\n{\"n\":2}\n");
 }
 
@@ -144,31 +148,15 @@ TEST(RecordFile, CutsOffALineThatDidNotFit) {
 TEST(RecordFile, WarnsOnceWithoutLocksAndCutsOffNothing) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "r.jsonl";
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    test::lock_error = ENOLCK;
-    const test::CapturedLog log;
-    signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{100, 100};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    RecordFile file(path);
-    file.append({{"n", 1}});
-    file.append({{"n", 2}});
-    std::string thrown;
-    try {
-      file.append({{"text", std::string(200, 'x')}});
-    } catch (const std::runtime_error& error) {
-      thrown = error.what();
-    }
-    const bool warned = log.lines() == 1 && log.text().find("r.jsonl' cannot be locked (No locks") != std::string::npos;
-    _exit(warned && thrown.ends_with("File too large; its last line is torn") ? 0 : 1);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
+  test::lock_error = ENOLCK;
+  const test::CapturedLog log;
+  EXPECT_TRUE(fills_file(path, [&](const std::string& thrown) {
+    return thrown.ends_with("its last line is torn") && log.lines() == 1 &&
+           log.text().find("r.jsonl' cannot be locked (No locks") != std::string::npos;
+  }));
+  test::lock_error = 0;
   std::vector<std::string> problems;
-  EXPECT_EQ(read_records(path, problems).size(), 2u);
+  EXPECT_EQ(read_records(path, problems).size(), 1u);
   EXPECT_EQ(std::filesystem::file_size(path), 100u);
 }
 
@@ -214,10 +202,10 @@ TEST(ReadRecords, SkipsLinesThatAreNoRecords) {
   const std::vector<Json> records = read_records(path, problems);
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[1]["n"], 4);
-  EXPECT_EQ(problems,
-            (std::vector<std::string>{"line 3: no JSON object, skipped", "line 4: no JSON object, skipped",
-                                      "line 5: no JSON object, skipped", "line 7: schema or id is no text, skipped",
-                                      "line 8: torn (the run ended before it had written the whole line), skipped"}));
+  std::vector<std::string> numbers;
+  for (const std::string& problem : problems) numbers.push_back(problem.substr(0, 7));
+  EXPECT_EQ(numbers, (std::vector<std::string>{"line 3:", "line 4:", "line 5:", "line 7:", "line 8:"}));
+  EXPECT_NE(problems[4].find("torn"), std::string::npos) << problems[4];
   write_text(path, "{\"n\":1}");
   EXPECT_EQ(read_records(path, problems).size(), 1u) << "skipped a whole line without an end of line";
   EXPECT_THROW(read_records("/", problems), BadInput);

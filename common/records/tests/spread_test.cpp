@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+#include <vector>
+
 #include "common/base/json.h"
 
 namespace attn {
@@ -13,23 +16,22 @@ TEST(Spread, TakesTheEntryThatFitsBest) {
               "*": {"ratio": {"scale": 0.03, "freedom": 4}}},
     "NVIDIA X": {"*": {"share": {"scale": 0.004, "freedom": 2}}},
     "cpu": {"*": {"share": {"scale": 0.06, "freedom": 1}}}})");
-  const auto scale = [&](const char* device, const char* experiment, FigureKind kind) {
-    return spread_in(fitted, device, experiment, kind).scale;
-  };
-  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.02);
-  EXPECT_EQ(spread_in(fitted, "A CPU", "proto1_flash", FigureKind::ratio).freedom, 3);
-  EXPECT_EQ(scale("A CPU, 2 units", "proto3_paged", FigureKind::ratio), 0.03) << "not the entry of the device";
-  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::share), 0.06) << "not the entry of the kind of device";
-  EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::share), 0.06);
-  EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.05)
-      << "without an entry: not the default of a CPU";
-  EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::share), 0.004);
-  EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::ratio), 0.01)
-      << "without an entry: not the default of an NVIDIA GPU";
-  EXPECT_EQ(spread_in(Json::object(), "NVIDIA Y", "p", FigureKind::ratio).freedom, 2);
-  EXPECT_EQ(spread_in(fitted, "A CPU", "proto3_paged", FigureKind::ratio).freedom, 2)
-      << "an entry of experiment * must count with at most 2 degrees of freedom";
-  EXPECT_EQ(spread_in(fitted, "Another CPU", "p", FigureKind::share).freedom, 1);
+  using enum FigureKind;
+  for (const auto& [device, experiment, kind, scale, freedom] :
+       std::vector<std::tuple<const char*, const char*, FigureKind, double, double>>{
+           {"A CPU, 2 units", "proto1_flash", ratio, 0.02, 3},
+           {"A CPU", "proto1_flash", ratio, 0.02, 3},
+           // The entry of the device. An entry of experiment * counts with at most 2 degrees of freedom.
+           {"A CPU, 2 units", "proto3_paged", ratio, 0.03, 2},
+           {"A CPU, 2 units", "proto1_flash", share, 0.06, 1},  // the entry of the kind of device
+           {"Another CPU, 2 units", "proto1_flash", share, 0.06, 1},
+           {"NVIDIA X, 132 units", "proto1_flash", share, 0.004, 2},
+           {"Another CPU, 2 units", "proto1_flash", ratio, 0.05, 2},  // no entry: the default of a CPU, of a GPU
+           {"NVIDIA X, 132 units", "proto1_flash", ratio, 0.01, 2}}) {
+    const Spread spread = spread_in(fitted, device, experiment, kind);
+    EXPECT_EQ(spread.scale, scale) << device << experiment << name(kind);
+    EXPECT_EQ(spread.freedom, freedom) << device << experiment << name(kind);
+  }
 }
 
 TEST(Spread, KindsOfFigures) {

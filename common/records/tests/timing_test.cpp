@@ -7,6 +7,7 @@
 #include <random>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 
 namespace attn {
 namespace {
@@ -63,32 +64,36 @@ TEST(MeasureInterleaved, KeepsSamplesWithTheirSubjectScopeAndRound) {
   EXPECT_EQ(measured[1].series[1], (Series{{2103, 2104}, {2105, 2106}}));
 }
 
-TEST(MeasureInterleaved, StopsOnceEverySubjectIsNarrow) {
-  Script script("A", steady);
-  const auto measured = measure_interleaved(script.samplers, {.min_samples = 10, .budget_s = 60});
-  EXPECT_EQ(measured[0].stop, "ci");
-  EXPECT_EQ(measured[0].series[0].size(), 10u);
-
-  Script pair("AB", [](char name, int turn) { return name == 'A' ? 1e-3 : noisy(name, turn); });
-  const auto both = measure_interleaved(pair.samplers, {.max_samples = 40, .budget_s = 60});
-  EXPECT_EQ(both[0].stop, "max") << "ended before B's interval was narrow";
-  EXPECT_EQ(both[0].series[0].size(), 40u);
-}
-
-TEST(MeasureInterleaved, TheFirstScopeDecides) {
+TEST(MeasureInterleaved, StopsOnceTheFirstScopeOfEverySubjectIsNarrow) {
+  const auto only_a_is_steady = [](char name, int turn) { return name == 'A' ? 1e-3 : noisy(name, turn); };
   int turn = 0;
-  const std::vector<Sampler> noisy_second{[&] { return std::vector<double>{1e-3, noisy('A', ++turn)}; }};
-  EXPECT_EQ(measure_interleaved(noisy_second, {.budget_s = 60})[0].stop, "ci");
-  const std::vector<Sampler> noisy_first{[&] { return std::vector<double>{noisy('A', ++turn), 1e-3}; }};
-  EXPECT_EQ(measure_interleaved(noisy_first, {.max_samples = 30, .budget_s = 60})[0].stop, "max");
-}
-
-TEST(MeasureInterleaved, AnIntervalNeedsSixRounds) {
-  Script script("A", steady);
-  const auto measured = measure_interleaved(
-      script.samplers, {.samples_per_round = 10, .min_samples = 10, .budget_s = 60, .min_rounds = 1});
-  EXPECT_EQ(measured[0].stop, "ci");
-  EXPECT_EQ(measured[0].series[0].size(), 6u);
+  const auto scopes = [&](bool first_is_noisy) {
+    return std::vector<Sampler>{[&turn, first_is_noisy] {
+      const double wide = noisy('A', ++turn);
+      return first_is_noisy ? std::vector{wide, 1e-3} : std::vector{1e-3, wide};
+    }};
+  };
+  struct Stop {
+    std::vector<Sampler> samplers;
+    TimingPolicy policy;
+    const char* stop;
+    size_t rounds;
+  };
+  Script one("A", steady), pair("AB", only_a_is_steady), ten_a_round("A", steady);
+  for (const auto& [samplers, policy, stop, rounds] :
+       std::vector<Stop>{{one.samplers, {.min_samples = 10, .budget_s = 60}, "ci", 10},
+                         {pair.samplers, {.max_samples = 40, .budget_s = 60}, "max", 40},
+                         {scopes(false), {.budget_s = 60}, "ci", 10},
+                         {scopes(true), {.max_samples = 30, .budget_s = 60}, "max", 30},
+                         // An interval needs six rounds.
+                         {ten_a_round.samplers,
+                          {.samples_per_round = 10, .min_samples = 10, .budget_s = 60, .min_rounds = 1},
+                          "ci",
+                          6}}) {
+    const auto measured = measure_interleaved(samplers, policy);
+    EXPECT_EQ(measured[0].stop, stop) << rounds;
+    EXPECT_EQ(measured[0].series[0].size(), rounds);
+  }
 }
 
 TEST(MeasureInterleaved, TheBudgetEndsTheSamplingAfterMinRounds) {
@@ -135,13 +140,6 @@ TEST(MeasureInterleaved, RefusesSamplesThatCannotBeTimes) {
   EXPECT_THROW(measure_interleaved(none, {}), std::logic_error);
   EXPECT_THROW(measure_interleaved(none, {.samples_per_round = 0}), std::invalid_argument);
   EXPECT_TRUE(measure_interleaved({}, {}).empty());
-}
-
-TEST(Median, OddEvenAndNothing) {
-  EXPECT_EQ(median({3, 1, 2}), 2);
-  EXPECT_EQ(median({4, 1, 3, 2}), 2.5);
-  EXPECT_EQ(median({7}), 7);
-  EXPECT_THROW(median({}), std::invalid_argument);
 }
 
 /// Samples with an error of their round (standard deviation `between`) and an error of their own (`within`).
@@ -199,13 +197,10 @@ TEST(BootstrapMedian, NarrowsWithTheSquareRootOfTheRounds) {
   const Estimate few = bootstrap_median(simulate(random, 50, 1, 1, 0), 1);
   const Estimate many = bootstrap_median(simulate(random, 3200, 1, 1, 0), 1);
   EXPECT_NEAR((few.ci_hi - few.ci_lo) / (many.ci_hi - many.ci_lo), 8, 4);
-}
-
-TEST(BootstrapMedian, OneRoundGivesItsExtremes) {
-  const Estimate estimate = bootstrap_median({{5, 1, 4, 2, 3}}, 9);
-  EXPECT_EQ(estimate.value, 3);
-  EXPECT_EQ(estimate.ci_lo, 1);
-  EXPECT_EQ(estimate.ci_hi, 5);
+  const Estimate one_round = bootstrap_median({{5, 1, 4, 2, 3}}, 9);  // its extremes stand for the interval
+  EXPECT_EQ(one_round.value, 3);
+  EXPECT_EQ(one_round.ci_lo, 1);
+  EXPECT_EQ(one_round.ci_hi, 5);
 }
 
 TEST(BootstrapMedian, TheSeedDecides) {
@@ -221,21 +216,12 @@ TEST(BootstrapMedian, TheSeedDecides) {
 
 TEST(Summarize, FillsEveryField) {
   const Timing timing = summarize({{2, 4}, {4, 6}, {}}, Scope::host, "max", 1);
-  EXPECT_EQ(timing.scope, Scope::host);
-  EXPECT_EQ(timing.n, 4);
-  EXPECT_EQ(timing.rounds, 2);
-  EXPECT_EQ(timing.median_s, 4);
-  EXPECT_EQ(timing.ci_lo_s, 3);
-  EXPECT_EQ(timing.ci_hi_s, 5);
+  EXPECT_EQ(std::tie(timing.scope, timing.n, timing.rounds, timing.stop),
+            std::tuple(Scope::host, 4, 2, std::string("max")));
+  EXPECT_EQ(std::tie(timing.median_s, timing.ci_lo_s, timing.ci_hi_s, timing.min_s), std::tuple(4, 3, 5, 2));
   EXPECT_DOUBLE_EQ(timing.cv, std::sqrt(8.0 / 3) / 4);  // the sample standard deviation divides by n - 1
-  EXPECT_EQ(timing.min_s, 2);
-  EXPECT_EQ(timing.stop, "max");
-}
-
-TEST(Summarize, OneSampleAndNone) {
-  const Timing one = summarize({{2}}, Scope::device_hot, "interrupted", 1);
-  EXPECT_EQ(one.cv, 0);
-  EXPECT_EQ(one.median_s, 2);
+  EXPECT_EQ(summarize({{2}}, Scope::device_hot, "interrupted", 1).cv, 0);
+  EXPECT_EQ(summarize({{2}}, Scope::device_hot, "interrupted", 1).median_s, 2);
   EXPECT_EQ(summarize({}, Scope::device_hot, "interrupted", 1).n, 0);
 }
 
@@ -264,22 +250,6 @@ TEST(Ratio, PairsSamplesAndLeavesOutTheSurplus) {
   EXPECT_EQ(ratio({{2}}, {{1}}, 1).value, 0.5) << "not contender / baseline";
   EXPECT_THROW(ratio({{1}}, {{1}, {1}}, 1), std::invalid_argument);
   EXPECT_THROW(ratio({{1}}, {{}}, 1), std::invalid_argument);
-}
-
-TEST(ScalingExponent, RecoversAPower) {
-  std::mt19937_64 random(17);
-  std::normal_distribution<double> normal;
-  std::vector<ScalingPoint> points;
-  for (double x : {256, 512, 1024, 4096}) {
-    Series series(20);
-    for (Round& round : series) round = {3e-9 * x * x * (1 + 0.02 * normal(random))};
-    points.push_back({x, bootstrap_median(series, 1)});
-  }
-  const Estimate estimate = scaling_exponent(points);
-  EXPECT_NEAR(estimate.value, 2.0, 0.01);
-  EXPECT_LT(estimate.ci_lo, 2.0);
-  EXPECT_GT(estimate.ci_hi, 2.0);
-  EXPECT_LT(estimate.ci_hi - estimate.ci_lo, 0.05);
 }
 
 TEST(ScalingExponent, IntervalsCoverTheTruth) {

@@ -13,18 +13,6 @@
 namespace attn::kb {
 namespace {
 
-Json note() {
-  return to_json(Note{.domain = "attention_kernels",
-                      .topic = "softmax",
-                      .claim = "A claim",
-                      .evidence = "Evidence",
-                      .url = "https://example.org",
-                      .title = "A page",
-                      .type = "blog_post",
-                      .confidence = 0.5,
-                      .tags = {"softmax"}});
-}
-
 /// Breaks a sound record in ways that the JSON schema forbids, and expects check_schema() to report each.
 class SchemaWalk {
  public:
@@ -114,8 +102,7 @@ TEST_F(CheckSchemaTest, AgreesWithAnotherValidator) {
   for (const auto& [definition, record, least] :
        {std::tuple{"finding", finding({1.5, 1.52}, "r1", "A CPU", {"0123456789abcdef"}), 200u},
         {"finding", exact_finding(2), 60u},
-        {"run", header(), 30u},
-        {"note", note(), 20u}}) {
+        {"run", header(), 30u}}) {
     const std::vector<Json> more = SchemaWalk(record).walk(definition);
     EXPECT_GT(more.size(), least) << definition;
     broken.insert(broken.end(), more.begin(), more.end());
@@ -142,91 +129,57 @@ TEST(CheckEmulated, NoTimesAndNoFindings) {
   EXPECT_EQ(check_schema(finding(1.5)), std::vector<std::string>{});
 }
 
-TEST(CheckSchema, StatusDecidesWhatMustBeThere) {
-  Json skipped = measurement(shape(64), 1e-3);
-  skipped["status"] = "skipped";
-  EXPECT_EQ(check_schema(skipped), (std::vector<std::string>{"reason: must not be empty where the status is not ok",
-                                                             "rate: must be null where the status is not ok"}));
-  skipped["reason"] = "too large";
-  skipped["rate"] = nullptr;
-  EXPECT_EQ(check_schema(skipped), std::vector<std::string>{});
-  skipped["check"] = {{"ok", false}, {"max_abs", 1}, {"max_rel", 1}, {"rows_checked", 1}, {"worst", ""}};
-  EXPECT_EQ(check_schema(skipped), std::vector<std::string>{"check.worst: must not be empty where ok is false"});
-  Json ok = measurement(shape(64), 1e-3);
-  ok["check"] = nullptr;
-  EXPECT_EQ(check_schema(ok), std::vector<std::string>{"check: must be an object where the status is ok"});
-  ok["check"] = {{"ok", false}, {"max_abs", 1}, {"max_rel", 1}, {"rows_checked", 1}, {"worst", "o[1]"}};
-  EXPECT_EQ(check_schema(ok),
-            std::vector<std::string>{"check.ok: false is not allowed; must be true where the status is ok"});
-}
-
-TEST(CheckSchema, AMeasurementMayNameItsSession) {
-  Json record = measurement(shape(64), 1e-3);
-  for (const char* field : {"commit", "diff", "machine"}) {
-    for (const Json& value : {Json("0123"), Json(nullptr)}) {
-      record["run"][field] = value;
-      EXPECT_EQ(check_schema(record), std::vector<std::string>{}) << field;
-    }
-    record["run"][field] = 3;
-    EXPECT_EQ(check_schema(record), std::vector<std::string>{std::string("run.") + field + ": must be a text or null"});
-    record["run"].erase(field);
-  }
-}
-
-TEST(CheckSchema, AProblemNamesThePathTheValueAndWhatIsAllowed) {
+// Each row changes some fields of a sound record.
+TEST(CheckSchema, AProblemNamesThePathAndWhatIsAllowed) {
   const Json measured = measurement(shape(64), 1e-3), found = finding(1.5), head = header();
+  Json skipped = measured;
+  skipped.update({{"status", "skipped"}, {"reason", "too large"}, {"rate", nullptr}});
+  const Json bad_check = {{"ok", false}, {"max_abs", 1}, {"max_rel", 1}, {"rows_checked", 1}, {"worst", ""}};
+  for (const Json& sound : {measured, found, head, skipped}) EXPECT_EQ(check_schema(sound), std::vector<std::string>{});
   for (const auto& [record, pointer, value, problem] : std::vector<std::tuple<Json, const char*, Json, const char*>>{
-           {found, "/data/verdict/state", "maybe", "\"maybe\" is not allowed; one of supported, refuted, inconclusive"},
-           {found, "/domain", "d", "\"d\" is not allowed; must be attention_kernels"},
-           {found, "/confidence", 1.5, "1.5 is out of range; must be at most 1"},
-           {found, "/id", "12ab", "\"12ab\" is not allowed; must be 16 hex digits"},
-           {head, "/run/ts", "today", "\"today\" is not allowed; must be like 2025-01-31T12:00:00Z"},
+           {found, "/data/verdict/state", "maybe", "one of supported, refuted, inconclusive"},
+           {found, "/domain", "d", "must be attention_kernels"},
+           {found, "/confidence", 1.5, "must be at most 1"},
+           {found, "/id", "12ab", "must be 16 hex digits"},
+           {head, "/run/ts", "today", "must be like 2025-01-31T12:00:00Z"},
            {head, "/run/argv", Json::array(), "must not be empty"},
-           {found, "/data/compare/baseline/Head", 1,
-            "\"Head\" is not allowed; must be a name of an axis, such as head_dim"},
+           {found, "/data/compare/baseline/Head", 1, "must be a name of an axis"},
            {found, "/data/compare/contender/d", 0.5, "must be an integer or a text"},
-           {found, "/data/compare/contender/d", 64.0, "64.0 is not allowed; an integer is written without a fraction"},
-           {measured, "/case/head_dim", 64.0, "64.0 is not allowed; an integer is written without a fraction"},
-           {found, "/data/compare/time/1/n", 0, "0 is out of range; must be at least 1"},
+           {found, "/data/compare/contender/d", 64.0, "written without a fraction"},
+           {measured, "/case/head_dim", 64.0, "written without a fraction"},
            {found, "/data/compare", "no", "must be an object or null"},
            {found, "/data/correct", 1, "must be true or false"},
            {found, "/tags", {"a", "a"}, "must not have an element twice"},
-           {found, "/title", "", "must not be empty"},
-           {measured, "/time/0/median_s", 0, "0 is out of range; must be above 0"},
+           {measured, "/time/0/median_s", 0, "must be above 0"},
            {measured, "/time/0/n", 1.5, "must be an integer"},
-           {measured, "/clocks/temperature_c", 201, "201 is out of range; must be at most 200"},
-           {measured, "/pipeline/source_sha256", 7, "must be a text"},
-           {measured, "/pipeline/registers", "7", "must be an integer or null"},
-           {measured, "/pipeline/instructions/HGMMA", 0, "0 is out of range; must be at least 1"},
-           {measured, "/phases", {1}, "must have at least 2 elements"}}) {
+           {measured, "/pipeline/instructions/HGMMA", 0, "must be at least 1"},
+           {measured, "/phases", {1}, "must have at least 2 elements"},
+           {measured, "/run/commit", 3, "must be a text or null"},
+           {measured, "/run/machine", 3, "must be a text or null"},
+           {measured, "/check", nullptr, "must be an object where the status is ok"},
+           {skipped, "/reason", "", "must not be empty where the status is not ok"},
+           {skipped, "/rate", measured["rate"], "must be null where the status is not ok"}}) {
     Json changed = record;
     changed[Json::json_pointer(pointer)] = value;
     std::string path = std::string(pointer).substr(1);
-    std::replace(path.begin(), path.end(), '/', '.');
+    std::ranges::replace(path, '/', '.');
     ASSERT_FALSE(check_schema(changed).empty()) << pointer;
-    EXPECT_EQ(check_schema(changed).front(), path + ": " + problem);
+    expect_has(check_schema(changed).front(), {path + ": ", problem});
   }
-  for (const auto& [text, problem] :
-       {std::pair{"1", "must be an object"},
-        {"null", "must be an object"},
-        {"[]", "must be an object"},
-        {"\"finding/2\"", "must be an object"},
-        {"{}", "schema: is missing"},
-        {R"({"schema":null})", "schema: null is not allowed; one of finding/2, measurement/1, note/1, run/1"},
-        {R"({"schema":"finding/3"})", "finding/3 is not known; kb knows finding/2, measurement/1, note/1, run/1"}}) {
-    EXPECT_EQ(check_schema(parse_json(text)), std::vector<std::string>{problem}) << text;
-  }
-  for (const char* text : {R"({"schema":["finding/2"]})", R"({"schema":"finding/2","data":[]})",
-                           R"({"schema":"measurement/1","case":3,"time":{},"check":"no"})"}) {
+  Json wrong = measured;
+  wrong["check"] = bad_check;
+  EXPECT_EQ(check_schema(wrong).size(), 2u) << "check.ok must be true, and check.worst must not be empty";
+  for (const char* text :
+       {"1", "null", "[]", "\"finding/2\"", "{}", R"({"schema":null})", R"({"schema":"finding/3"})",
+        R"({"schema":"note/1"})", R"({"schema":["finding/2"]})", R"({"schema":"finding/2","data":[]})",
+        R"({"schema":"measurement/1","case":3,"time":{},"check":"no"})"}) {
     EXPECT_FALSE(check_schema(parse_json(text)).empty()) << text;
   }
 }
 
-TEST(CheckSchema, ASchemaWithAnUnknownKeywordOrFormIsRefused) {
-  for (const char* text : {"1", R"({"maxLength": 3})", R"({"properties": {"a": {"items": {"format": "date"}}}})",
-                           R"({"additionalProperties": false})", R"({"type": "text"})", R"({"minLength": -1})",
-                           R"({"$ref": "#/$defs/nowhere"})", R"({"$ref": "other.json"})", R"({"const": {}})",
-                           R"({"required": "a"})", R"({"anyOf": [{"minimum": 1}]})", R"({"pattern": "("})"}) {
+TEST(CheckSchema, ASchemaWithAnUnknownKeywordOrReferenceIsRefused) {
+  for (const char* text : {R"({"maxLength": 3})", R"({"properties": {"a": {"items": {"format": "date"}}}})",
+                           R"({"$ref": "#/$defs/nowhere"})", R"({"$ref": "other.json"})", R"({"pattern": "("})"}) {
     EXPECT_ANY_THROW(Schema{parse_json(text)}) << text;
   }
   EXPECT_EQ(Schema(parse_json(R"({"minLength": 3})")).problems("\u00e4\u00f6"),

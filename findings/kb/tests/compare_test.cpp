@@ -3,23 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "common/base/error.h"
+#include "common/records/recorded.h"
+#include "findings/kb/record_input.h"
 #include "findings/kb/runs.h"
 #include "findings/kb/tests/support.h"
 
 namespace attn::kb {
 namespace {
 
-Side side(const std::string& label, const std::vector<Json>& records) {
-  Store store = Store::open(":memory:", Store::Mode::write);
-  for (const Json& record : records) store.add(record);
-  return {label, store.list({})};
-}
+const std::string cpu = "A CPU, 2 units";
+
+Side side(const std::vector<Json>& records) { return {"side", records_of(records)}; }
 
 /// A measurement of the run `run` whose kernel has other machine code.
 Json with_other_code(double median_s, const std::string& run) {
-  Json record = measurement(shape(64), median_s, "A CPU, 2 units", run);
+  Json record = measurement(shape(64), median_s, cpu, run);
   record["pipeline"]["code_sha256"] = std::string(64, 'c');
   return with_id(record);
 }
@@ -33,69 +34,72 @@ Json busy(Json record) {
 std::vector<Json> runs(const std::vector<double>& medians_s, const Case& config = shape(64)) {
   std::vector<Json> records;
   for (const double median_s : medians_s) {
-    records.push_back(measurement(config, median_s, "A CPU, 2 units", fmt::format("r{}", records.size()), 0.001));
+    records.push_back(measurement(config, median_s, cpu, fmt::format("r{}", records.size()), 0.001));
   }
   return records;
 }
 
+/// Compares two sides that have one configuration, which is the same.
+Compared only(const std::vector<Json>& a, const std::vector<Json>& b) {
+  const Comparisons result = compare(side(a), side(b), 0.02);
+  EXPECT_EQ(result.configurations.size(), 1u);
+  return result.configurations.at(0);
+}
+
 TEST(JudgeChange, ByIntervalAndFloor) {
-  const auto judged = [](double ratio, double half_width, double floor) {
+  for (const auto& [ratio, half_width, floor, change] : std::vector<std::tuple<double, double, double, Change>>{
+           {0.9, 0.02, 0.02, Change::faster},
+           {1.1, 0.02, 0.02, Change::slower},
+           {1.0, 0.01, 0.02, Change::same},
+           {1.01, 0.005, 0.02, Change::same},  // the difference is noise
+           {1.0, 0.1, 0.02, Change::unclear},  // the interval is too wide
+           {1.1, 0.3, 0.02, Change::unclear},
+           {1.03, 0.02, 0.04, Change::unclear},  // the ratio lies within the floor, but its interval does not
+           {1.03, 0.02, 0.001, Change::slower},
+           {0.97, 0.02, 0.001, Change::faster},
+           {1.5, 0.02, 0.6, Change::same}}) {
     std::string reason;
-    const Change change = judge_change({ratio, ratio * (1 - half_width), ratio * (1 + half_width)}, floor, reason);
+    EXPECT_EQ(judge_change({ratio, ratio * (1 - half_width), ratio * (1 + half_width)}, floor, reason), change)
+        << ratio << " " << half_width << " " << floor;
     EXPECT_FALSE(reason.empty());
-    return change;
-  };
-  EXPECT_EQ(judged(0.9, 0.02, 0.02), Change::faster);
-  EXPECT_EQ(judged(1.1, 0.02, 0.02), Change::slower);
-  EXPECT_EQ(judged(1.0, 0.01, 0.02), Change::same);
-  EXPECT_EQ(judged(1.01, 0.005, 0.02), Change::same) << "the difference is noise";
-  EXPECT_EQ(judged(1.0, 0.1, 0.02), Change::unclear) << "the interval is too wide";
-  EXPECT_EQ(judged(1.1, 0.3, 0.02), Change::unclear);
-  EXPECT_EQ(judged(1.03, 0.02, 0.04), Change::unclear) << "the ratio lies within the floor, but its interval does not";
-  EXPECT_EQ(judged(1.03, 0.02, 0.001), Change::slower);
-  EXPECT_EQ(judged(0.97, 0.02, 0.001), Change::faster);
-  EXPECT_EQ(judged(1.5, 0.02, 0.6), Change::same);
+  }
 }
 
 // Two runs of one program differ by more than the intervals of their medians say.
-TEST(Compare, OneRunOnEachSideShowsOnlyALargeDifference) {
-  const auto change = [](double ratio) {
-    return compare(side("a", runs({1e-3})), side("b", runs({ratio * 1e-3})), 0.02).configurations.at(0).change;
-  };
-  for (const double ratio : {0.87, 0.95, 1.05, 1.15, 1.3}) EXPECT_EQ(change(ratio), Change::unclear) << ratio;
-  EXPECT_EQ(change(4), Change::slower);
-  EXPECT_EQ(change(0.25), Change::faster);
-}
-
 TEST(Compare, MoreRunsShowASmallerDifference) {
-  const Side a = side("a", runs({1e-3, 1.01e-3, 0.99e-3, 1e-3, 1.01e-3, 0.99e-3}));
-  const auto compared = [&](const std::vector<double>& medians_s) {
-    const Comparisons result = compare(a, side("b", runs(medians_s)), 0.02);
-    EXPECT_EQ(result.configurations.at(0).runs_a, 6u);
-    EXPECT_EQ(result.configurations.at(0).runs_b, medians_s.size());
-    return result.configurations.at(0);
-  };
-  const Compared slower = compared({1.1e-3, 1.11e-3, 1.09e-3});
-  EXPECT_EQ(slower.change, Change::slower);
-  EXPECT_TRUE(slower.regression);
-  EXPECT_NEAR(slower.ratio->value, 1.1, 1e-3);
-  EXPECT_EQ(compared({0.9e-3, 0.91e-3, 0.89e-3}).change, Change::faster);
-  EXPECT_EQ(compared({0.8e-3, 1.1e-3, 1.4e-3}).change, Change::unclear) << "B's runs differ by more than A and B do";
-  EXPECT_EQ(compared({1e-3, 1.001e-3, 0.999e-3, 1e-3, 1e-3, 1e-3}).change, Change::same);
+  const std::vector<double> one = {1}, six = {1, 1.01, 0.99, 1, 1.01, 0.99};
+  for (const auto& [of_a, of_b, change] : std::vector<std::tuple<std::vector<double>, std::vector<double>, Change>>{
+           {one, {0.87}, Change::unclear},
+           {one, {0.95}, Change::unclear},
+           {one, {1.3}, Change::unclear},
+           {one, {4}, Change::slower},
+           {one, {0.25}, Change::faster},
+           {six, {1.1, 1.11, 1.09}, Change::slower},
+           {six, {0.9, 0.91, 0.89}, Change::faster},
+           {six, {0.8, 1.1, 1.4}, Change::unclear},  // B's runs differ by more than A and B do
+           {six, {1, 1.001, 0.999, 1, 1, 1}, Change::same}}) {
+    const Compared compared = only(runs(of_a), runs(of_b));
+    EXPECT_EQ(compared.change, change) << of_b[0];
+    EXPECT_EQ(compared.regression, change == Change::slower);
+    EXPECT_EQ(compared.runs_a, of_a.size());
+    EXPECT_EQ(compared.runs_b, of_b.size());
+    EXPECT_EQ(compared.scope, "device_hot");
+  }
+  EXPECT_NEAR(only(runs(six), runs({1.1, 1.11, 1.09})).ratio->value, 1.1, 1e-3);
 }
 
 TEST(Compare, ARunOnABusyMachineDoesNotCount) {
-  const Side quiet = side("a", runs({1e-3}));
+  const Side quiet = side(runs({1e-3}));
   const std::vector<Json> slow = runs({4e-3, 4.1e-3});
-  const Comparisons unclear = compare(quiet, side("b", {busy(slow[0]), busy(slow[1])}), 0.02);
+  const Comparisons unclear = compare(quiet, side({busy(slow[0]), busy(slow[1])}), 0.02);
   EXPECT_EQ(unclear.unclear, 1);
   EXPECT_FALSE(unclear.regression());
   EXPECT_NEAR(unclear.configurations[0].ratio->value, 4.05, 0.01);
   ASSERT_EQ(unclear.notes.size(), 1u);
-  EXPECT_NE(unclear.notes[0].find("other programs used 1.4 of 2 cores"), std::string::npos) << unclear.notes[0];
-  EXPECT_EQ(compare(side("a", {busy(slow[0])}), quiet, 0.02).faster, 0);
+  expect_has(unclear.notes[0], {"other programs used 1.4 of 2 cores"});
+  EXPECT_EQ(compare(side({busy(slow[0])}), quiet, 0.02).faster, 0);
 
-  const Comparisons one_quiet = compare(quiet, side("b", {slow[0], busy(slow[1])}), 0.02);
+  const Comparisons one_quiet = compare(quiet, side({slow[0], busy(slow[1])}), 0.02);
   EXPECT_EQ(one_quiet.slower, 1) << "the quiet run of B counts";
   EXPECT_EQ(one_quiet.configurations[0].runs_b, 1u);
   EXPECT_EQ(one_quiet.notes, std::vector<std::string>{});
@@ -105,90 +109,65 @@ TEST(Compare, EmulatedResultsStayApart) {
   Json emulated = measurement(shape(64), 1e-3, "emulated, 1 units");
   emulated["time"] = Json::array();
   emulated["rate"] = emulated["clocks"] = emulated["pipeline"]["compile_s"] = nullptr;
-  emulated["id"] = record_id(emulated);
-  const Side measured = side("a", {measurement(shape(64), 1e-3)}), checked = side("b", {emulated});
-  EXPECT_THROW(compare(measured, checked, 0.02), BadInput);  // no configuration is on both sides
-  const Comparisons alike = compare(checked, checked, 0.02);
-  EXPECT_EQ(alike.only_a + alike.only_b, 0);
-  EXPECT_EQ(alike.configurations.size(), 1u);
+  emulated = with_id(emulated);
+  EXPECT_THROW(compare(side(runs({1e-3})), side({emulated}), 0.02), BadInput);  // no configuration is on both sides
+  EXPECT_EQ(only({emulated}, {emulated}).id_a, emulated["id"]);
 }
 
 TEST(Compare, EachConfigurationOnce) {
-  const Side a = side("a", {measurement(shape(64), 1e-3), measurement(shape(80), 1e-3), measurement(shape(96), 1e-3),
-                            measurement(shape(128), 1e-3), measurement(shape(160), 1e-3)});
-  Json wide = measurement(shape(96), 1e-3, "A CPU, 2 units", "r2", 0.1);
-  const Side b = side("b", {measurement(shape(64), 0.2e-3, "A CPU, 2 units", "r2"), wide,
-                            measurement(shape(80), 5e-3, "A CPU, 2 units", "r2"),
-                            measurement(shape(128), 1.001e-3, "A CPU, 2 units", "r2"),
-                            measurement(shape(192), 1e-3, "A CPU, 2 units", "r2")});
-  const Comparisons result = compare(a, b, 0.02);
+  std::vector<Json> a, b;
+  for (const int64_t head_dim : {64, 80, 96, 128, 160}) a.push_back(measurement(shape(head_dim), 1e-3));
+  for (const auto& [head_dim, median_s] : {std::pair{64, 0.2e-3}, {80, 5e-3}, {96, 1e-3}, {128, 1.001e-3}, {192, 1e-3}})
+    b.push_back(measurement(shape(head_dim), median_s, cpu, "r2", head_dim == 96 ? 0.1 : 0.005));
+  const Comparisons result = compare(side(a), side(b), 0.02);
   EXPECT_EQ(result.faster, 1);
   EXPECT_EQ(result.slower, 1);
   EXPECT_EQ(result.unclear, 2);
-  EXPECT_EQ(result.same, 0);
   EXPECT_EQ(result.only_a, 1);
   EXPECT_EQ(result.only_b, 1);
   EXPECT_TRUE(result.regression());
   ASSERT_EQ(result.configurations.size(), 6u);
-  for (const Compared& one : result.configurations) {
-    if (one.config.value_text("head_dim") == "64") {
-      EXPECT_EQ(one.change, Change::faster);
-      EXPECT_NEAR(one.ratio->value, 0.2, 1e-9);
-      EXPECT_EQ(one.scope, "device_hot");
-      EXPECT_FALSE(one.regression);
-    }
-    EXPECT_EQ(one.regression, one.change == Change::slower);
-  }
-  // With A and B exchanged, the slower configuration is the faster one.
-  EXPECT_EQ(compare(b, a, 0.02).faster, 1);
-  EXPECT_FALSE(compare(a, a, 0.02).regression());
+  EXPECT_EQ(result.configurations[0].config, shape(80)) << "a regression comes first";
+  EXPECT_EQ(result.configurations[1].config, shape(64));
+  EXPECT_EQ(compare(side(b), side(a), 0.02).faster, 1) << "the slower configuration is the faster one, exchanged";
+  EXPECT_FALSE(compare(side(a), side(a), 0.02).regression());
 }
 
 TEST(Compare, OnlyRunsOfTheLatestCodeCount) {
   Json later = with_other_code(2e-3, "r2");
   later["run"]["ts"] = "2026-02-01T00:00:00Z";
+  later = with_id(later);
   const Json first = measurement(shape(64), 1e-3), second = with_other_code(4e-3, "r3");
-  const Side one = side("one", {first});
-  for (const Side& both : {side("b", {with_id(later), first}), side("b", {first, with_id(later)})}) {
-    EXPECT_NEAR(compare(one, both, 0.02).configurations.at(0).ratio->value, 2, 1e-9) << "the latest by time";
+  for (const auto& [b, ratio] : std::vector<std::pair<std::vector<Json>, double>>{
+           {{later, first}, 2},  // the latest by time
+           {{first, later}, 2},
+           {{first, second}, 4},  // of two records of one time, the record that arrived last
+           {{second, first}, 1},
+           {{measurement(shape(64), 9e-3), measurement(shape(64), 1e-3)}, 1}}) {  // of a run, the latest measurement
+    const Compared compared = only({first}, b);
+    EXPECT_NEAR(compared.ratio->value, ratio, 1e-9);
+    EXPECT_EQ(compared.runs_b, 1u);
   }
-  EXPECT_NEAR(compare(one, side("b", {first, second}), 0.02).configurations.at(0).ratio->value, 4, 1e-9)
-      << "of two records of one time, the one that arrived last";
-  EXPECT_NEAR(compare(one, side("b", {second, first}), 0.02).configurations.at(0).ratio->value, 1, 1e-9);
-}
-
-TEST(Compare, OfARunTheLatestMeasurementCounts) {
-  const Side a = side("a", {measurement(shape(64), 9e-3), measurement(shape(64), 1e-3)});
-  const Compared compared = compare(a, side("b", runs({1e-3})), 0.02).configurations.at(0);
-  EXPECT_NEAR(compared.ratio->value, 1, 1e-9);
-  EXPECT_EQ(compared.runs_a, 1u);
 }
 
 TEST(Compare, TheOrderOfAxesDoesNotMatter) {
   Case swapped;
-  for (const char* axis : {"dtype", "head_dim", "variant"}) {
-    const Case original = shape(64);
-    std::string(axis) == "head_dim" ? swapped.set(axis, original.integer(axis))
-                                    : swapped.set(axis, original.text(axis));
-  }
-  const Comparisons result = compare(side("a", runs({1e-3})), side("b", runs({1e-3}, swapped)), 0.02);
-  EXPECT_EQ(result.configurations.size(), 1u);
+  swapped.set("dtype", std::string("bf16"));
+  swapped.set("head_dim", int64_t{64});
+  swapped.set("variant", std::string("tuned"));
+  EXPECT_TRUE(only(runs({1e-3}), runs({1e-3}, swapped)).ratio);
 }
 
 TEST(Compare, ACaseThatIsNoLongerCorrectIsARegression) {
-  Json wrong = measurement(shape(64), 1e-3, "A CPU, 2 units", "r2");
-  wrong["status"] = "wrong";
-  wrong["reason"] = "o[0]: got nan";
-  wrong["rate"] = nullptr;
-  wrong["time"] = Json::array();
+  Json wrong = measurement(shape(64), 1e-3, cpu, "r2");
+  wrong.update({{"status", "wrong"}, {"reason", "o[0]: got nan"}, {"rate", nullptr}, {"time", Json::array()}});
   Json skipped = wrong;
   skipped["status"] = "skipped";
-  const Side good = side("a", {measurement(shape(64), 1e-3)});
-  const Side broken = side("b", {with_id(wrong)}), left_out = side("b", {with_id(skipped)});
+  const Side good = side(runs({1e-3})), broken = side({with_id(wrong)}), left_out = side({with_id(skipped)});
   Comparisons result = compare(good, broken, 0.02);
   EXPECT_EQ(result.broken, 1);
   EXPECT_TRUE(result.regression());
-  EXPECT_NE(result.configurations[0].reason.find("got nan"), std::string::npos);
+  expect_has(result.configurations[0].reason, {"got nan"});
   result = compare(good, left_out, 0.02);
   EXPECT_FALSE(result.regression());
   EXPECT_EQ(result.unclear, 1);
@@ -197,34 +176,33 @@ TEST(Compare, ACaseThatIsNoLongerCorrectIsARegression) {
 }
 
 TEST(Compare, AHigherFloorOfTheRecordsCounts) {
-  const auto changed = [](double aa_floor, const Case& config) {
-    std::vector<Json> records = runs({1e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3}, config);
-    records.push_back(finding(1.5, "r1", "A CPU, 2 units", {}, aa_floor));
-    const Side b = side("b", runs({1.05e-3, 1.05e-3, 1.05e-3, 1.05e-3, 1.05e-3, 1.05e-3}, config));
-    return compare(side("a", records), b, 0.02).configurations.at(0);
-  };
-  EXPECT_EQ(changed(0.01, shape(64)).change, Change::slower);
-  EXPECT_EQ(changed(0.01, shape(64)).floor, 0.02);
-  EXPECT_EQ(changed(0.08, shape(64)).change, Change::same) << "the finding compares this configuration";
-  EXPECT_EQ(changed(0.08, shape(256)).change, Change::same)
-      << "no finding compares this configuration: the median floor counts";
+  for (const auto& [aa_floor, head_dim, change, floor] : std::vector<std::tuple<double, int, Change, double>>{
+           {0.01, 64, Change::slower, 0.02},
+           {0.08, 64, Change::same, 0.083},      // the finding compares this configuration
+           {0.08, 256, Change::same, 0.083}}) {  // no finding compares this configuration: the median floor counts
+    std::vector<Json> records = runs(std::vector(6, 1e-3), shape(head_dim));
+    records.push_back(finding(1.5, "r1", cpu, {}, aa_floor));
+    const Compared compared = only(records, runs(std::vector(6, 1.05e-3), shape(head_dim)));
+    EXPECT_EQ(compared.change, change) << aa_floor << " " << head_dim;
+    EXPECT_NEAR(compared.floor, floor, 1e-3);
+  }
 }
 
 TEST(Compare, DevicesAreMatchedByNameIfASideHasSeveral) {
   const auto on = [](const char* device, double time) { return measurement(shape(64), time, device); };
-  const Comparisons across = compare(side("a", {on("X, 1 units", 1e-3)}), side("b", {on("Y, 1 units", 9e-3)}), 0.02);
-  EXPECT_EQ(across.slower, 1);
-  EXPECT_EQ(across.configurations[0].device_b, "Y, 1 units");
+  const Compared across = only({on("X, 1 units", 1e-3)}, {on("Y, 1 units", 9e-3)});
+  EXPECT_EQ(across.change, Change::slower);
+  EXPECT_EQ(across.device_b, "Y, 1 units");
   const Comparisons within =
-      compare(side("a", {on("X, 1 units", 1e-3), on("Y, 1 units", 5e-3)}), side("b", {on("Y, 1 units", 5e-3)}), 0.02);
-  EXPECT_NEAR(within.configurations.at(1).ratio->value, 1, 1e-9);
+      compare(side({on("X, 1 units", 1e-3), on("Y, 1 units", 5e-3)}), side({on("Y, 1 units", 5e-3)}), 0.02);
+  EXPECT_NEAR(within.configurations.at(0).ratio->value, 1, 1e-9);
   EXPECT_EQ(within.only_a, 1);
 }
 
 // During some runs of the Zen 4 machines other programs ran on purpose. Records of that time do not say so.
 TEST(Compare, RecordedRunsOfTheSameCodeSeldomDiffer) {
   std::map<std::string, std::vector<Side>> runs_of;  // by device and experiment
-  std::map<std::string, Code> codes;
+  Codes codes;
   for (const std::string& name : recorded_files(ATTN_SOURCE_DIR)) {
     if (name.find("/znver4/") != name.npos) continue;
     RecordInput file(name);
@@ -258,24 +236,24 @@ TEST(Compare, RecordedRunsOfTheSameCodeSeldomDiffer) {
 }
 
 TEST(Compare, RefusesSidesThatCannotBeCompared) {
-  const Side a = side("a", {measurement(shape(64), 1e-3)});
-  EXPECT_THROW(compare(a, side("b", {}), 0.02), BadInput);
-  EXPECT_THROW(compare(side("a", {finding(1.5)}), a, 0.02), BadInput);
-  EXPECT_THROW(compare(a, side("b", {measurement(shape(128), 1e-3)}), 0.02), BadInput);
+  const Side a = side(runs({1e-3}));
+  for (const Side& b : {side({}), side({finding(1.5)}), side({measurement(shape(128), 1e-3)})}) {
+    EXPECT_THROW(compare(a, b, 0.02), BadInput);
+    EXPECT_THROW(compare(b, a, 0.02), BadInput);
+  }
 }
 
 TEST(OfCommit, RunsOfACommit) {
   Json other = header("r2");
   other["env"]["git"]["commit"] = "0123457";
-  const Side all = side("", {measurement(shape(64), 1e-3), measurement(shape(64), 2e-3, "A CPU, 2 units", "r2"),
-                             finding(1.5, "r1"), header("r1"), with_id(other)});
-  EXPECT_EQ(of_commit(all.records, "0123456789").size(), 3u);
-  const auto second = of_commit(all.records, "0123457");
+  const std::vector<Record> all = records_of({measurement(shape(64), 1e-3), measurement(shape(64), 2e-3, cpu, "r2"),
+                                              finding(1.5, "r1"), header("r1"), with_id(other)});
+  EXPECT_EQ(of_commit(all, "0123456789").size(), 3u);
+  const auto second = of_commit(all, "0123457");
   ASSERT_EQ(second.size(), 2u);
   EXPECT_EQ(second[0].json()["run_id"], "r2");
-  EXPECT_THROW(of_commit(all.records, "012345"), BadInput) << "two commits begin with these digits";
-  EXPECT_THROW(of_commit(all.records, "fffffff"), BadInput);
-  EXPECT_THROW(of_commit(all.records, "master"), BadInput);
+  for (const char* refused : {"012345", "fffffff", "master"})  // two commits begin with 012345
+    EXPECT_THROW(of_commit(all, refused), BadInput) << refused;
 }
 
 }  // namespace

@@ -37,38 +37,34 @@ TEST(Fit, StaysInItsBounds) {
 }
 
 TEST(Fit, PairsAreOfOneClaimWithOneCode) {
-  std::vector<Json> lines;
   const Json kernel = measurement(shape(64), 1e-3);
   Json other = kernel;
   other["pipeline"]["code_sha256"] = std::string(64, 'c');
   other = with_id(other);
-  lines = {kernel, other};
-  const std::string id = kernel["id"], other_id = other["id"];
-  for (int i = 0; i < 5; ++i) lines.push_back(finding(1.5 + 0.01 * i, fmt::format("r{}", i), "A CPU, 2 units", {id}));
-  const Json fitted = fit_spreads(records_of(lines));
-  EXPECT_EQ(fitted.at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 10);
-  EXPECT_EQ(fitted.at("/A CPU/*/ratio/pairs"_json_pointer), 10);
-  EXPECT_EQ(fitted.at("/cpu/*/ratio/pairs"_json_pointer), 10);
-  EXPECT_GT(fitted.at("/cpu/*/ratio/scale"_json_pointer).get<double>(), 0.001);
-  // A finding with other code, a finding on another device, and a second finding of a run add no pair.
-  lines.push_back(finding(1.9, "r9", "A CPU, 2 units", {other_id}));
-  lines.push_back(finding(1.9, "r8", "Another CPU", {id}));
-  lines.push_back(finding(1.6, "r4", "A CPU, 2 units", {id}));
-  EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 10);
-  // A further run of the claim, with two processes, adds five pairs.
-  lines.push_back(finding({1.5, 1.52}, "r7", "A CPU, 2 units", {id}));
-  EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 15);
-  // The run r6 repeats the figure of r1 to the last digit. So the figure was not measured again, and the pair of r1 and
-  // r6 does not count. The pairs of r6 with the five other runs count.
-  lines.push_back(finding(1.5 + 0.01 * 1, "r6", "A CPU, 2 units", {id}));
-  EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 20);
-  // Fewer than ten pairs: no entry.
-  EXPECT_EQ(fit_spreads(records_of({lines.begin(), lines.begin() + 6})), Json::object());
+  const std::string id = kernel["id"];
+  std::vector<Json> lines = {kernel, other};
+  for (int i = 0; i < 4; ++i) lines.push_back(finding(1.5 + 0.01 * i, fmt::format("r{}", i), "A CPU, 2 units", {id}));
+  EXPECT_EQ(fit_spreads(records_of(lines)), Json::object()) << "fewer than ten pairs";
+  // Each finding adds so many pairs to the 6 pairs of four runs.
+  for (const auto& [added, pairs] : std::vector<std::pair<Json, int>>{
+           {finding(1.54, "r4", "A CPU, 2 units", {id}), 10},
+           {finding(1.9, "r9", "A CPU, 2 units", {other["id"]}), 10},  // other code
+           {finding(1.9, "r8", "Another CPU", {id}), 10},              // another device
+           {finding(1.6, "r4", "A CPU, 2 units", {id}), 10},           // a second finding of a run
+           {finding({1.5, 1.52}, "r7", "A CPU, 2 units", {id}), 15},   // a run with two processes
+           {finding(1.51, "r6", "A CPU, 2 units", {id}),
+            20}}) {  // repeats r1's figure to the last digit: it was not measured again
+    lines.push_back(added);
+    const Json fitted = fit_spreads(records_of(lines));
+    for (const char* group : {"/A CPU/proto1_flash/ratio/pairs", "/A CPU/*/ratio/pairs", "/cpu/*/ratio/pairs"})
+      EXPECT_EQ(value_at(fitted, group), pairs) << group << added["data"]["run"];
+    EXPECT_GT(fitted.at("/cpu/*/ratio/scale"_json_pointer).get<double>(), 0.001);
+  }
 }
 
 TEST(Runs, AFindingIsARun) {
   const auto records = records_of({header(), finding({1.5, 1.6}), exact_finding(2)});
-  const auto run = run_of(records[1], {}), exact = run_of(records[2], {});
+  const auto run = run_of(records[1], records[1].joined(), {}), exact = run_of(records[2], records[2].joined(), {});
   ASSERT_EQ(run.session.size(), 2u);
   EXPECT_EQ(run.session[1].value, 1.6);
   EXPECT_NEAR(run.session[0].error, 0.02 / 3.92, 1e-12);
@@ -80,19 +76,17 @@ TEST(Runs, AFindingIsARun) {
   EXPECT_EQ(exact.kind, FigureKind::share);
 }
 
-TEST(Runs, UncommittedChangesAreAConditionOfHostTimes) {
-  Json host = finding(1.5), dirty = header();
+TEST(Runs, UncommittedChangesAreAConditionOfHostTimesOnly) {
+  Json host = finding(1.5), kernel = finding(1.5), dirty = header();
   for (Json& time : host["data"]["compare"]["time"]) time["scope"] = "host";
+  kernel["data"]["code"] = {{std::string(64, 'b')}, {std::string(64, 'c')}};
   dirty["session"]["diff"] = "0123456789abcdef";
   const auto conditions = [](const Json& head, const Json& told) {
-    return run_of(records_of({with_id(head), with_id(told)}).at(1), {}).conditions;
+    const Record record = records_of({with_id(head), with_id(told)}).at(1);
+    return run_of(record, record.joined(), {}).conditions;
   };
   EXPECT_NE(conditions(dirty, host), conditions(header(), host));
-  // Uncommitted changes are no condition of a kernel's times: the hash of the kernel's code says whether the kernel has
-  // changed.
-  Json kernel = finding(1.5);
-  kernel["data"]["code"] = {{std::string(64, 'b')}, {std::string(64, 'c')}};
-  EXPECT_EQ(conditions(dirty, kernel), conditions(header(), kernel));
+  EXPECT_EQ(conditions(dirty, kernel), conditions(header(), kernel)) << "the hash of the kernel's code says the rest";
 }
 
 }  // namespace

@@ -21,9 +21,7 @@ class StoreTest : public KbTest {
     return store_.ingest(lines);
   }
   Ingested take_records(const std::vector<Json>& records) {
-    std::string text;
-    for (const Json& record : records) text += record.dump() + "\n";
-    return take(text);
+    return take(text_of(std::filesystem::path(write("records", records))));
   }
   std::set<std::string> found(const std::string& query, const Filter& filter = {}) const {
     std::set<std::string> ids;
@@ -32,16 +30,15 @@ class StoreTest : public KbTest {
   }
 };
 
-Json note(const std::string& claim, const std::string& evidence = "", const std::vector<std::string>& tags = {}) {
-  return to_json(Note{.domain = "attention_kernels",
-                      .topic = "topic",
-                      .claim = claim,
-                      .evidence = evidence,
-                      .url = "",
-                      .title = "",
-                      .type = "",
-                      .confidence = 0.6,
-                      .tags = tags});
+/// A finding with other texts. They do not follow from its template, which ingest() does not check.
+Json told(const std::string& title, const std::string& content = "Content.",
+          const std::vector<std::string>& tags = {}) {
+  Json record = finding(1.5);
+  record["title"] = title, record["content"] = content, record["tags"] = tags;
+  record["data"]["cases"] = Json::array();
+  record["source"] = record["data"]["device"] = record["data"]["subject"] = record["data"]["hypothesis"]["text"] =
+      record["data"]["hypothesis"]["id"] = "other";
+  return with_id(record);
 }
 
 TEST_F(StoreTest, IngestsARecordOnceAndKeepsItsLine) {
@@ -64,44 +61,26 @@ TEST_F(StoreTest, IngestsARecordOnceAndKeepsItsLine) {
 }
 
 TEST_F(StoreTest, SkipsBadLinesAndSaysWhich) {
+  const std::string samples = R"({"schema":"samples/1","run":"r1","process":0,"samples_s":[0.001]})";  // skipped
   std::string deep(100'000, '[');
   Json named = measurement(shape(64), 1e-3);
   named["case"][std::string(100'000, 'a')] = 1;
   const std::string good = finding(1.5).dump();
-  const Ingested result =
-      take("not json\n" + good + "\n[]\n" + R"({"schema":"finding/2"})" + "\n" + deep +
-           "\n{\"schema\":" + std::string(5000, '[') + std::string(5000, ']') + "}\n\xff\xfe\n" +
-           measurement(shape(64), 1e-3).dump() + "\n" + named.dump() + "\n" + good.substr(0, good.size() / 2));
+  const Ingested result = take("not json\n" + good + "\n[]\n" + R"({"schema":"finding/2"})" + "\n" + deep +
+                               "\n{\"schema\":" + std::string(5000, '[') + std::string(5000, ']') + "}\n\xff\xfe\n" +
+                               measurement(shape(64), 1e-3).dump() + "\n" + named.dump() + "\n" + samples + "\n" +
+                               good.substr(0, good.size() / 2));
   EXPECT_EQ(result.added, 2);
   std::vector<int64_t> numbers;
   for (const BadLine& bad : result.bad) numbers.push_back(bad.line);
-  EXPECT_EQ(numbers, (std::vector<int64_t>{1, 3, 4, 5, 6, 7, 9, 10}));
+  EXPECT_EQ(numbers, (std::vector<int64_t>{1, 3, 4, 5, 6, 7, 9, 11}));
   EXPECT_NE(result.bad.back().problem.find("torn"), std::string::npos);
   EXPECT_EQ(store_.list({}).size(), 2u);
 }
 
-TEST_F(StoreTest, SamplesAreSkipped) {
-  const Ingested result = take(R"({"schema":"samples/1","run":"r1","process":0,"samples_s":[0.001]})"
-                               "\n[1]\n" +
-                               measurement(shape(64), 1e-3).dump() + "\n");
-  EXPECT_EQ(result.added, 1);
-  ASSERT_EQ(result.bad.size(), 1u);
-  EXPECT_EQ(result.bad[0].line, 2) << "a list is no record";
-}
-
-TEST_F(StoreTest, NothingIsKeptOfAnInterruptedIngestion) {
-  std::string text;
-  for (int i = 0; i < 600; ++i) text += note(fmt::format("claim {}", i)).dump() + "\n";
-  std::stringstream lines(text);
-  int calls = 0;
-  EXPECT_THROW(store_.ingest(lines, [&](size_t, size_t) { return ++calls < 2; }), Interrupted);
-  EXPECT_TRUE(store_.list({}).empty());
-  EXPECT_EQ(take(text).added, 600);
-}
-
 TEST_F(StoreTest, FindsTokensAsTheyAreTyped) {
   const Json tile = finding(1.5);  // tags flash_attention d64 bf16, subject head_dim=64, "At block_r 128"
-  const Json other = note("Two block rows of d640", "flash attentions, bf 16, head_dim=640", {"paged_cache"});
+  const Json other = told("Two block rows of d640", "flash attentions, bf 16, head_dim=640", {"paged_cache"});
   take_records({tile, other});
   const std::string a = tile["id"], b = other["id"];
   for (const char* query : {"d64", "bf16", "flash_attention", "block_r", "head_dim=64", "worst_tile", "D64",
@@ -120,9 +99,9 @@ TEST_F(StoreTest, FindsTokensAsTheyAreTyped) {
 }
 
 TEST_F(StoreTest, RanksMatchesAndShowsSnippets) {
-  const Json title = note("Swizzle the shared memory", "Against bank conflicts.");
+  const Json title = told("Swizzle the shared memory", "Against bank conflicts.");
   const Json content =
-      note("Layouts of tiles", "A long text that speaks of many things, and at its end of a swizzle too.");
+      told("Layouts of tiles", "A long text that speaks of many things, and at its end of a swizzle too.");
   take_records({content, title});
   const auto matches = store_.search("swizzle", {});
   ASSERT_EQ(matches.size(), 2u);
@@ -133,35 +112,36 @@ TEST_F(StoreTest, RanksMatchesAndShowsSnippets) {
 }
 
 TEST_F(StoreTest, HostileStringsAreData) {
-  const std::vector<std::string> hostile = {"'; DROP TABLE records; --",
-                                            "\" OR 1=1 --",
-                                            "a AND",
-                                            "NEAR(a b",
-                                            "NOT",
-                                            "OR",
-                                            "title:",
-                                            "{a b}:c",
-                                            "^start",
-                                            "a + b",
-                                            "(((",
-                                            "\"",
-                                            "\"\"\"",
-                                            "*",
-                                            "a*b",
-                                            "-x",
-                                            "%s%n",
-                                            "$(touch x)",
-                                            "`id`",
-                                            "\\",
-                                            "a\nb",
-                                            "\xe2\x80\xae evil",  // U+202E switches to right-to-left text
-                                            "日本語",
-                                            std::string("nul\0byte", 8),
-                                            std::string(100'000, 'x'),
-                                            "\x01\x1b[2J"};
+  std::vector<std::string> hostile = {std::string("nul\0byte", 8), std::string(100'000, 'x')};
+  for (const char* text : {"'; DROP TABLE records; --",
+                           "\" OR 1=1 --",
+                           "a AND",
+                           "NEAR(a b",
+                           "NOT",
+                           "OR",
+                           "title:",
+                           "{a b}:c",
+                           "^start",
+                           "a + b",
+                           "(((",
+                           "\"",
+                           "\"\"\"",
+                           "*",
+                           "a*b",
+                           "-x",
+                           "%s%n",
+                           "$(touch x)",
+                           "`id`",
+                           "\\",
+                           "a\nb",
+                           "\xe2\x80\xae evil",  // U+202E switches to right-to-left text
+                           "日本語",
+                           "\x01\x1b[2J"}) {
+    hostile.emplace_back(text);
+  }
   for (const std::string& text : hostile) {
-    const Json record = note(text.find_first_not_of(' ') == text.npos ? "x" + text : text, text, {text});
-    ASSERT_TRUE(store_.add(record)) << text;
+    const Json record = told(text, text, {text});
+    ASSERT_EQ(take_records({record}).added, 1) << text;
     const Record kept = store_.find(record["id"]);
     EXPECT_EQ(kept.json(), record);
     EXPECT_EQ(kept.title, text);
@@ -181,21 +161,6 @@ TEST_F(StoreTest, HostileStringsAreData) {
   }
 }
 
-TEST_F(StoreTest, FiltersSelect) {
-  Json weak = finding(1.25, "r2", "NVIDIA H200, 132 units");  // inconclusive: confidence 0.5
-  take_records({finding(1.5), weak, measurement(shape(64), 1e-3), note("a claim")});
-  EXPECT_EQ(store_.list({}).size(), 4u);
-  EXPECT_EQ(store_.list({.kind = "finding"}).size(), 2u);
-  EXPECT_EQ(store_.list({.device = "h200"}).size(), 1u);
-  EXPECT_EQ(store_.list({.device = "%"}).size(), 0u);
-  EXPECT_EQ(store_.list({.experiment = "proto1"}).size(), 3u);
-  EXPECT_EQ(store_.list({.experiment = "proto_"}).size(), 0u);
-  EXPECT_EQ(store_.list({.min_confidence = 0.8}).size(), 1u);
-  EXPECT_EQ(store_.list({.limit = 3}).size(), 3u);
-  EXPECT_EQ(found("tile", {.min_confidence = 0.8}).size(), 1u);
-  EXPECT_EQ(found("tile", {.device = "H200"}).size(), 1u);
-}
-
 TEST_F(StoreTest, FindsByTheFirstDigits) {
   const Json record = finding(1.5);
   take_records({record});
@@ -207,7 +172,7 @@ TEST_F(StoreTest, FindsByTheFirstDigits) {
     EXPECT_THROW(store_.find(bad), BadInput) << bad;
   }
   std::vector<Json> many;
-  for (int i = 0; i < 17; ++i) many.push_back(note(fmt::format("claim {}", i)));
+  for (int i = 0; i < 17; ++i) many.push_back(told(fmt::format("claim {}", i)));
   take_records(many);
   std::map<char, int> firsts;
   for (const Json& one : many) ++firsts[one["id"].get<std::string>()[0]];
@@ -215,40 +180,20 @@ TEST_F(StoreTest, FindsByTheFirstDigits) {
   EXPECT_THROW(store_.find(std::string(1, twice->first)), BadInput) << "two of 17 ids begin with the same hex digit";
 }
 
-TEST_F(StoreTest, RemovesFromTheIndexToo) {
-  const Json record = finding(1.5);
-  take_records({record});
-  store_.remove({record["id"]});
-  EXPECT_TRUE(found("d64").empty());
-  EXPECT_TRUE(store_.list({}).empty());
-  EXPECT_EQ(take_records({record}).added, 1);
-  EXPECT_EQ(found("d64").size(), 1u);
-}
-
 TEST_F(StoreTest, OpensOnlyKnowledgeBases) {
+  write_text("text", std::string(5000, 'x'));
+  Database(path("foreign.sqlite"), SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, 0)
+      .execute("CREATE TABLE precious(x); INSERT INTO precious VALUES(1)");
+  (void)Store::open(path("deep/er/kb.sqlite"), Store::Mode::write);
+  (void)Store::open(path("deep/er/kb.sqlite"), Store::Mode::read);
+  Database(path("deep/er/kb.sqlite"), SQLITE_OPEN_READWRITE, 0).execute("PRAGMA user_version = 99");
   EXPECT_THROW(Store::open(path("none.sqlite"), Store::Mode::read), BadInput);
   EXPECT_FALSE(std::filesystem::exists(path("none.sqlite")));
-  EXPECT_THROW(Store::open(folder_.path(), Store::Mode::write), BadInput);
-  EXPECT_THROW(Store::open(write_text("text", std::string(5000, 'x')), Store::Mode::read), BadInput);
-  EXPECT_THROW(Store::open(path("text"), Store::Mode::write), BadInput);
+  for (const char* name : {".", "text", "foreign.sqlite", "deep/er/kb.sqlite"}) {  // the last has another layout
+    for (const Store::Mode mode : {Store::Mode::read, Store::Mode::write})
+      EXPECT_THROW(Store::open(path(name), mode), BadInput) << name;
+  }
   EXPECT_EQ(text_of(path("text")), std::string(5000, 'x'));
-  {
-    const Database foreign(path("foreign.sqlite"), SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, 0);
-    foreign.execute("CREATE TABLE precious(x); INSERT INTO precious VALUES(1)");
-  }
-  EXPECT_THROW(Store::open(path("foreign.sqlite"), Store::Mode::write), BadInput);
-  EXPECT_THROW(Store::open(path("foreign.sqlite"), Store::Mode::read), BadInput);
-  {
-    Store::open(path("deep/er/kb.sqlite"), Store::Mode::write);
-  }
-  {
-    Store::open(path("deep/er/kb.sqlite"), Store::Mode::read);
-  }
-  {
-    const Database newer(path("deep/er/kb.sqlite"), SQLITE_OPEN_READWRITE, 0);
-    newer.execute("PRAGMA user_version = 99");
-  }
-  EXPECT_THROW(Store::open(path("deep/er/kb.sqlite"), Store::Mode::write), BadInput);
 }
 
 TEST_F(StoreTest, AFindingGetsTheHeaderOfItsRun) {
@@ -258,23 +203,18 @@ TEST_F(StoreTest, AFindingGetsTheHeaderOfItsRun) {
   EXPECT_EQ(store_.find(id).header, nullptr);
   EXPECT_EQ(store_.find(id).joined(), told);
   EXPECT_EQ(store_.find(id).ts, "");
-  EXPECT_EQ(take_records({run}).added, 1);
+  take_records({run, finding(1.4, "r1"), finding(1.4, "r2")});  // a header may come after its findings, and before
   const Record record = store_.find(id);
-  EXPECT_EQ(record.ts, "2026-01-31T12:00:00Z") << "a header may come after its findings";
+  EXPECT_EQ(record.ts, "2026-01-31T12:00:00Z");
   EXPECT_EQ(record.run_id(), "r1");
   EXPECT_EQ(record.json(), told) << "the line must be kept as it came";
   EXPECT_EQ(record.joined()["data"]["run"]["replay"], "proto1_flash --seed 1");
   EXPECT_EQ(record.joined()["data"]["env"], run["env"]);
-  EXPECT_EQ(store_.list({.kind = "finding"}).at(0).joined(), record.joined());
-  EXPECT_EQ(store_.list({.kind = "finding", .device = "a cpu"}).at(0).joined(), record.joined());
-  take_records({finding(1.4, "r1"), finding(1.4, "r2")});
-  EXPECT_EQ(store_.list({.kind = "finding"}).at(1).ts, "2026-01-31T12:00:00Z") << "a header may come first";
-  EXPECT_EQ(store_.list({.kind = "finding"}).at(2).header, nullptr) << "a header must not join findings of another run";
-  const auto runs = store_.list({.kind = "run"});
-  ASSERT_EQ(runs.size(), 1u);
-  EXPECT_EQ(runs[0].device, "A CPU, 2 units");
-  EXPECT_EQ(runs[0].experiment, "proto1_flash");
-  EXPECT_EQ(store_.stats()["records"], parse_json(R"({"finding": 3, "run": 1})"));
+  const auto findings = store_.list({.kind = "finding"});
+  EXPECT_EQ(findings.at(0).joined(), record.joined());
+  EXPECT_EQ(findings.at(1).ts, "2026-01-31T12:00:00Z");
+  EXPECT_EQ(findings.at(2).header, nullptr) << "a header must not join findings of another run";
+  EXPECT_EQ(store_.list({.kind = "run"}).at(0).device, "A CPU, 2 units");
 }
 
 TEST_F(StoreTest, AnExactFindingPassesEveryMinConfidence) {
@@ -293,19 +233,6 @@ TEST_F(StoreTest, AKeyFindsTheLatestFindingOfItsClaim) {
   take_records({header("r1"), with_id(later), second, first});
   EXPECT_EQ(store_.find(first["claim_key"]).id, second["id"].get<std::string>());
   EXPECT_THROW(store_.find("proto1_flash/none"), BadInput);
-}
-
-TEST_F(StoreTest, CountsWhatItHas) {
-  take_records({finding(1.5), finding(1.1, "r2"), finding(1.25, "r3"), measurement(shape(64), 1e-3), note("claim")});
-  const Json stats = store_.stats();
-  EXPECT_EQ(stats["records"], parse_json(R"({"finding": 3, "measurement": 1, "note": 1})"));
-  EXPECT_EQ(stats["findings"]["by_verdict"], parse_json(R"({"inconclusive": 1, "refuted": 1, "supported": 1})"));
-  EXPECT_EQ(stats["measurements"]["by_status"]["ok"], 1);
-  const auto topics = store_.topics();
-  ASSERT_EQ(topics.size(), 2u);
-  EXPECT_EQ(topics[1]["topic"], "worst_tile");
-  EXPECT_EQ(topics[1]["supported"], 1);
-  EXPECT_EQ(topics[0]["notes"], 1);
 }
 
 }  // namespace

@@ -2,19 +2,14 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "common/base/text_table.h"
 #include "common/records/finding.h"
-#include "common/records/recorded.h"
 #include "common/testing/program.h"
-#include "findings/kb/record_input.h"
 #include "findings/kb/store.h"
 
 namespace attn::kb {
@@ -28,14 +23,9 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// All lines of findings/recorded.
-inline std::vector<std::string> recorded_lines() {
-  std::vector<std::string> lines;
-  for (const std::string& name : recorded_files(ATTN_SOURCE_DIR)) {
-    RecordInput file(name);
-    for (std::string line; std::getline(file, line);) lines.push_back(line);
-  }
-  return lines;
+/// Expects that the text has each of the parts.
+inline void expect_has(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
 }
 
 inline Timing timing(Scope scope, double median_s, double half_width = 0.005) {
@@ -49,6 +39,11 @@ inline Case shape(int64_t head_dim, const std::string& variant = "tuned") {
   config.set("head_dim", head_dim);
   config.set("dtype", std::string("bf16"));
   return config;
+}
+
+inline Json with_id(Json record) {
+  record["id"] = record_id(record);
+  return record;
 }
 
 inline Json measurement(const Case& config, double median_s, const std::string& device = "A CPU, 2 units",
@@ -77,8 +72,7 @@ inline Json measurement(const Case& config, double median_s, const std::string& 
   Json record =
       to_json(m, {.copy_gbps = 1e6, .f32_tflops = 1e6, .f16_tflops = 1e6, .bf16_tflops = 1e6, .tf32_tflops = 0});
   record["run"] = {{"ts", "2026-01-31T12:00:00Z"}};
-  record["id"] = record_id(record);
-  return record;
+  return with_id(record);
 }
 
 inline Hypothesis worst_tile() {
@@ -94,16 +88,6 @@ inline Comparison pair_of(const Estimate& ratio, double aa_floor) {
           .aa = {1, 1 - aa_floor, 1 + aa_floor / 2},
           .cv = 0.02,
           .time = {timing(Scope::device_hot, 1e-3), timing(Scope::device_hot, 1e-3 * ratio.value)}};
-}
-
-inline Json run_json(const std::string& run) {
-  return {{"id", run}, {"ts", "2026-01-31T12:00:00Z"},      {"argv", {"proto1_flash", "--profile", "quick"}},
-          {"seed", 1}, {"replay", "proto1_flash --seed 1"}, {"profile", "quick"}};
-}
-
-inline Json env_json() {
-  return {{"device", {{"name", "A CPU"}, {"units", 2}, {"toolchain", "clang 19"}}},
-          {"git", {{"commit", "0123456789abcdef0123"}, {"dirty", false}}}};
 }
 
 /// A finding about the mean of `ratios` with a threshold of 1.25, with one process for each ratio. The interval of each
@@ -136,8 +120,7 @@ inline Json finding(const std::vector<double>& ratios, const std::string& run = 
   conclusion.floor = conclusion.compare->aa_floor();
   Json record = make_finding("proto1_flash", device, worst_tile(), conclusion, run);
   record["data"]["cases"] = {shape(64).json(), shape(64, "naive").json()};
-  record["id"] = record_id(record);
-  return record;
+  return with_id(record);
 }
 
 inline Json finding(double ratio, const std::string& run = "r1", const std::string& device = "A CPU, 2 units",
@@ -146,14 +129,20 @@ inline Json finding(double ratio, const std::string& run = "r1", const std::stri
 }
 
 inline Json header(const std::string& run = "r1") {
-  Json record = {{"schema", "run/1"},
-                 {"id", ""},
-                 {"experiment", "proto1_flash"},
-                 {"run", run_json(run)},
-                 {"session", {{"commit", "0123456789abcdef0123"}, {"diff", nullptr}, {"machine", "m1"}}},
-                 {"env", env_json()}};
-  record["id"] = record_id(record);
-  return record;
+  return with_id({{"schema", "run/1"},
+                  {"id", ""},
+                  {"experiment", "proto1_flash"},
+                  {"run",
+                   {{"id", run},
+                    {"ts", "2026-01-31T12:00:00Z"},
+                    {"argv", {"proto1_flash", "--profile", "quick"}},
+                    {"seed", 1},
+                    {"replay", "proto1_flash --seed 1"},
+                    {"profile", "quick"}}},
+                  {"session", {{"commit", "0123456789abcdef0123"}, {"diff", nullptr}, {"machine", "m1"}}},
+                  {"env",
+                   {{"device", {{"name", "A CPU"}, {"units", 2}, {"toolchain", "clang 19"}}},
+                    {"git", {{"commit", "0123456789abcdef0123"}, {"dirty", false}}}}}});
 }
 
 /// A finding about a count, which has no error.
@@ -175,16 +164,17 @@ inline Json exact_finding(double value, const std::string& run = "r1") {
   return make_finding("proto1_flash", "A CPU, 2 units", worst_tile(), conclusion, run);
 }
 
-inline Json with_id(Json record) {
-  record["id"] = record_id(record);
-  return record;
+/// A store with records, which must be sound.
+inline Store store_of(const std::vector<Json>& records) {
+  Store store = Store::open(":memory:", Store::Mode::write);
+  std::stringstream lines;
+  for (const Json& record : records) lines << record.dump() << "\n";
+  const Ingested result = store.ingest(lines);
+  EXPECT_TRUE(result.bad.empty()) << result.bad.front().problem;
+  return store;
 }
 
-inline std::vector<Record> records_of(const std::vector<Json>& lines) {
-  Store store = Store::open(":memory:", Store::Mode::write);
-  for (const Json& line : lines) store.add(line);
-  return store.list({});
-}
+inline std::vector<Record> records_of(const std::vector<Json>& records) { return store_of(records).list({}); }
 
 class KbTest : public test::ProgramTest {
  protected:
