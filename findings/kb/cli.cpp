@@ -96,7 +96,7 @@ const Option options[] = {
     {" fit ", "FILE", "", "record files; default: findings/recorded of the source tree", &A::files},
     {" fit ", "--out", "FILE",
      "write this file in place of findings/spread.json; '-' is stdout; required if a FILE is named", &A::out},
-    {" interval ", "FILE", "", "the lines; default: stdin, where each line is answered at once", &A::files},
+    {" interval ", "FILE", "", "the lines; default: stdin, where each line is answered at once", &A::file},
     {" advice ", "POOLED", "",
      "use the claims of this file of kb pool, '-' for stdin, in place of the knowledge base", &A::file},
     {" export ", "--format", "F",
@@ -123,7 +123,7 @@ const Option options[] = {
 
 /// Whether a list of words, each between blanks, has the word.
 bool has_word(std::string_view words, const std::string& word) {
-  return words.find(fmt::format(" {} ", word)) != words.npos;
+  return word.find(' ') == word.npos && words.find(fmt::format(" {} ", word)) != words.npos;
 }
 
 void add_option(CLI::App& app, const Option& option, Arguments& given) {

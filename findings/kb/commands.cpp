@@ -521,7 +521,7 @@ int run_compare(const Arguments& given) {
 }
 
 int run_interval(const Arguments& given) {
-  RecordInput file(given.files.empty() ? "-" : given.files.front());
+  RecordInput file(given.file.empty() ? "-" : given.file);
   int64_t number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;

@@ -13,7 +13,7 @@ struct Arguments : Filter {
   std::string db;
   bool json = false;
   std::vector<std::string> files, words;
-  std::string id;
+  std::string id, file;
   bool strict = false;
   std::string format = "jsonl", skill = "gpu-perf";
   std::string a, b, by = "file", out;

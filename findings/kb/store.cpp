@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "common/base/error.h"

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "common/base/error.h"
 #include "common/records/fields.h"

@@ -572,6 +572,8 @@ TEST_F(KbCliTest, BadInputGivesOneLineAndStatusTwo) {
                            "list --min-confidence 1.5",
                            "list --min-confidence nan",
                            "list --kind rumour",
+                           "list --kind 'finding run'",
+                           "interval a b",
                            "list extra",
                            "export --format xml",
                            "export --format csv --json",
