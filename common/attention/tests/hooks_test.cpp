@@ -20,6 +20,7 @@
 #include "common/attention/tests/kernel_run.h"
 #include "common/base/error.h"
 #include "common/testing/cuda_compiler.h"
+#include "common/testing/messages.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/some.h"
 #include "common/testing/tested_device.h"
@@ -541,6 +542,20 @@ TEST_P(HookMutations, AreCaught) {
     return keys_difference(mutation.kernel, setup, keys_hook(hook), cache);
   };
   test::expect_mutation_found(mutation.file, mutation.from, mutation.to, found);
+}
+
+TEST(ModifierHooksTest, ScoresAtRunTimeCompileEveryRule) {
+  const Modifiers at_run_time{.window_left = 3, .score_by = "run_time"};
+  EXPECT_TRUE(at_run_time.window());
+  const auto constants = modifier_hooks(at_run_time, DType::f32).constants;
+  EXPECT_EQ(constants.at("ALIBI"), 1);
+  EXPECT_EQ(constants.at("SOFT_CAP"), 1);
+  EXPECT_NE(constants.at("BIAS"), modifier_hooks({}, DType::f32).constants.at("BIAS"));
+}
+
+TEST(ModifierHooksTest, TablesOfMoreThan2GibAreRefused) {
+  const ModifierLayout::Table table{&ModifierData::blocks, int64_t{1} << 29, nullptr};
+  test::expect_error<BadInput>([&] { ModifierLayout({}, {&table, 1}); }, {"2147", "2 GiB"});
 }
 
 TEST(HookMutationsTest, TextsAreInTheSources) {

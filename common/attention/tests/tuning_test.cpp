@@ -139,6 +139,15 @@ TEST_F(TuningTest, ADamagedFileIsOneLineOfTheLogAndTheRulesCount) {
   }
 }
 
+TEST_F(TuningTest, AFolderInPlaceOfTheFileIsOneLineOfTheLog) {
+  const Tuned on = devices().front();
+  write(on.info, "");
+  std::filesystem::create_directories(std::filesystem::path(getenv("ATTENTION_PROTO_SOURCE")) / tuning_path(on.info));
+  const test::CapturedLog log;
+  chosen(on);
+  test::expect_words(log.text(), {tuning_path(on.info), "cannot be read"});
+}
+
 TEST_F(TuningTest, AllTilesOfTheSourceTreeAreTiledByTheirKernels) {
   const test::CapturedLog log;
   int rows = 0;
