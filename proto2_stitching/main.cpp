@@ -29,12 +29,10 @@ int main(int argc, char** argv) {
       .file_options = {{function_option,
                         "a function of your own in place of the built-in ones:\n"
                         "float score(float s, int q, int k, const ScoreContext& context)",
-                        score_function_axes}}};
-  return run_experiment(argc, argv, spec, [](Experiment& lab) {
-    const std::string file = lab.file(function_option);
-    if (!file.empty()) {
-      lab.compile([&] { require_compiles(lab.device(), read_function(FunctionKind::score, file)); });
-    }
-    return lab.run();
-  });
+                        score_function_axes}},
+      .prepare =
+          [](Experiment& lab) {
+            require_compiles(lab.device(), read_function(FunctionKind::score, lab.file(function_option)));
+          }};
+  return run_experiment(argc, argv, spec);
 }

@@ -50,7 +50,7 @@ std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const S
 std::optional<Estimate> probe(Experiment& lab, Pair pair, int64_t tokens) {
   for (Case* config : {&pair.softmax, &pair.linear}) config->set("q_len", tokens);
   const std::vector<Case> missing = lab.unmeasured({pair.softmax, pair.linear});
-  if (!missing.empty()) lab.measure(lab.verify(missing), share_of_cases);
+  if (!missing.empty()) lab.measure({missing}, share_of_cases);
   const size_t before = lab.comparisons().size();
   lab.compare({{crossover_hypothesis, pair.softmax, pair.linear}}, share_of_comparison);
   if (lab.comparisons().size() == before) return std::nullopt;
@@ -152,9 +152,11 @@ int run_with_crossovers(Experiment& lab) {
       }
     }
   }
+  std::vector<std::vector<Case>> groups;
   for (const std::vector<Case>& cases : lab.groups()) {
-    if (const std::vector<Case> missing = lab.unmeasured(cases); !missing.empty()) lab.measure(lab.verify(missing));
+    if (const std::vector<Case> missing = lab.unmeasured(cases); !missing.empty()) groups.push_back(missing);
   }
+  lab.measure(groups);
   return lab.compare_and_conclude();
 }
 

@@ -26,11 +26,10 @@ int main(int argc, char** argv) {
                                .make_host = host_scan_problems(),
                                .file_options = {feature_file()},
                                .file_sweep = feature_sweep,
-                               .study_bytes = linear_study_bytes};
-  return run_experiment(argc, argv, spec, [](Experiment& lab) {
-    if (const std::string file = lab.file(feature_option); !file.empty()) {
-      lab.compile([&] { require_compiles(lab.device(), read_function(FunctionKind::feature, file)); });
-    }
-    return run_with_crossovers(lab);
-  });
+                               .study_bytes = linear_study_bytes,
+                               .prepare = [](Experiment& lab) {
+                                 const std::string file = lab.file(feature_option);
+                                 require_compiles(lab.device(), read_function(FunctionKind::feature, file));
+                               }};
+  return run_experiment(argc, argv, spec, run_with_crossovers);
 }

@@ -115,8 +115,7 @@ std::vector<FileOption> function_options() {
 void require_functions(Experiment& lab) {
   for (const Option& option : options) {
     const std::string path = lab.file(option.name);
-    if (path.empty()) continue;
-    lab.compile([&] { require_compiles(lab.device(), read_function(option.kind, path)); });
+    if (!path.empty()) require_compiles(lab.device(), read_function(option.kind, path));
   }
 }
 

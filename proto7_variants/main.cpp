@@ -26,9 +26,7 @@ int main(int argc, char** argv) {
                                .make = variants_problems(),
                                .input_axes = flash_input_axes,
                                .file_options = function_options(),
-                               .file_sweep = functions_sweep};
-  return run_experiment(argc, argv, spec, [](Experiment& lab) {
-    require_functions(lab);
-    return lab.run();
-  });
+                               .file_sweep = functions_sweep,
+                               .prepare = require_functions};
+  return run_experiment(argc, argv, spec);
 }

@@ -1,77 +1,115 @@
 #include "common/experiment/experiment.h"
 
 #include <fmt/format.h>
-#include <spawn.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
-#include <cstdio>
-#include <cstring>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <new>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 
 #include "common/base/error.h"
 #include "common/base/shell.h"
 #include "common/base/standard_streams.h"
 #include "common/base/text_table.h"
-#include "common/experiment/state.h"
-#include "common/experiment/watch.h"
+#include "common/base/version.h"
+#include "common/experiment/comparisons.h"
+#include "common/experiment/environment.h"
+#include "common/experiment/judge.h"
+#include "common/experiment/record.h"
+#include "common/experiment/report.h"
+#include "common/experiment/run.h"
+#include "common/experiment/selection.h"
+#include "common/experiment/task.h"
 
 namespace attn {
 namespace {
 
 volatile std::sig_atomic_t signal_received = 0;
+bool ends_at_second_signal = true;
 
-/// Notes SIGINT and SIGTERM. A second signal of the same kind has its usual effect, except in a worker. A write to a
-/// closed pipe, or beyond the allowed size of a file, fails and does not end the process.
-class SignalGuard {
- public:
-  /// In a worker a second signal has no effect, because the process that watches the worker gets the signal too.
-  explicit SignalGuard(const Worker* worker) {
-    signal_received = worker && worker->before.interrupted ? SIGTERM : 0;
-    wait_for_readers(signal_received == 0);
-    struct sigaction action{};
-    action.sa_handler = [](int number) {
-      signal_received = number;
-      wait_for_readers(false);
-    };
-    action.sa_flags = static_cast<int>(SA_RESTART | (worker ? 0 : SA_RESETHAND));
-    sigaction(SIGINT, &action, &old_interrupt_);
-    sigaction(SIGTERM, &action, &old_terminate_);
-    struct sigaction ignored{};
-    ignored.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &ignored, &old_pipe_);
-    sigaction(SIGXFSZ, &ignored, &old_size_);
-  }
-  ~SignalGuard() {
-    sigaction(SIGINT, &old_interrupt_, nullptr);
-    sigaction(SIGTERM, &old_terminate_, nullptr);
-    sigaction(SIGPIPE, &old_pipe_, nullptr);
-    sigaction(SIGXFSZ, &old_size_, nullptr);
-  }
-  SignalGuard(const SignalGuard&) = delete;
-  SignalGuard& operator=(const SignalGuard&) = delete;
+/// A second signal ends the process, except a worker, which the process that watches it ends. A terminal and `timeout`
+/// may send one signal twice: to the process, and to its group. Signals that come within one_signal_s count as one.
+void note_signal(int number) {
+  constexpr double one_signal_s = 0.2;
+  static timespec first{};
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (signal_received == 0) first = now;
+  const double since_s =
+      static_cast<double>(now.tv_sec - first.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec - first.tv_nsec);
+  if (ends_at_second_signal && since_s > one_signal_s) _exit(130);
+  signal_received = number;
+  wait_for_readers(false);
+}
 
- private:
-  struct sigaction old_interrupt_{}, old_terminate_{}, old_pipe_{}, old_size_{};
-};
+/// From now on SIGINT and SIGTERM are noted. A write to a closed pipe, or beyond the allowed size of a file, fails and
+/// does not end the process.
+void note_signals(bool is_worker) {
+  signal_received = 0;
+  ends_at_second_signal = !is_worker;
+  wait_for_readers(true);
+  struct sigaction action{};
+  action.sa_handler = note_signal;
+  action.sa_flags = SA_RESTART;
+  for (const int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
+  for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_IGN);
+}
 
 std::string words_of(const std::exception& error) {
   return dynamic_cast<const std::bad_alloc*>(&error) ? "the host has no memory left" : first_line(error.what());
 }
 
 }  // namespace
+
+/// What only the process has that gives the tasks.
+struct Giver {
+  Giver(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info, const Json& replayed,
+        const WorkerStarter& start)
+      : plans(spec, {info, options.files}),
+        selection(spec, options, plans, replayed),
+        recorder(spec, options, new_run(spec, options, info, replayed)),
+        tasks(spec, options, info, recorder, start),
+        comparisons(options, info, spec, selection, recorder, tasks),
+        judge(spec, options, info, selection, recorder, tasks, comparisons) {
+    const std::vector<Case> cases = selection.cases();
+    recorder.set_label_axes(varying_axes(cases));
+    asked_for = cases.size() == 1 && (!options.input.empty() || !options.dump_output.empty());
+  }
+
+  Plans plans;
+  Selection selection;
+  Recorder recorder;
+  Tasks tasks;
+  Comparisons comparisons;
+  Judge judge;
+  bool asked_for = false;  // the run has --input or --dump-output, and one case
+};
+
+struct Experiment::State {
+  State(const ExperimentSpec& given, const Options& taken, const DeviceOpener& open_device)
+      : spec(given), options(taken) {
+    require_sources();
+    device = open_device(options.device);
+    if (options.threadgroup_memory_bytes) device->limit_threadgroup_memory(*options.threadgroup_memory_bytes);
+    pipelines = std::make_unique<PipelineCache>(*device, PipelineCache::default_folder());
+  }
+
+  std::unique_ptr<Device> device;
+  std::unique_ptr<PipelineCache> pipelines;
+  const ExperimentSpec spec;  // destroyed before the device, because `make` may keep buffers
+  const Options options;
+  bool is_part = false;
+  std::unique_ptr<Giver> giver;    // null in a worker
+  std::unique_ptr<Runner> runner;  // null in the process that gives tasks
+};
 
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels) {
   std::set<std::string> whole;
@@ -92,219 +130,230 @@ void Problem::dump(const std::string&) const { throw BadInput("--dump-output: th
 
 bool interrupted() { return signal_received != 0; }
 
-Experiment::Experiment(const ExperimentSpec& spec, Options options)
-    : state_(std::make_unique<State>(*this, spec, std::move(options))) {}
+Experiment::Experiment(const ExperimentSpec& spec, const Options& options, const DeviceOpener& open_device)
+    : state_(std::make_unique<State>(spec, options, open_device)) {}
 Experiment::~Experiment() = default;
 
 Device& Experiment::device() { return *state_->device; }
 PipelineCache& Experiment::pipelines() { return *state_->pipelines; }
 uint64_t Experiment::seed() const { return state_->options.seed; }
-bool Experiment::is_part() const { return !state_->part.is_null(); }
+bool Experiment::is_part() const { return state_->is_part; }
 const std::string& Experiment::input() const { return state_->options.input; }
 std::string Experiment::file(const std::string& option) const { return file_of(state_->options.files, option); }
 const Files& Experiment::files() const { return state_->options.files; }
-std::vector<std::vector<Case>> Experiment::groups() { return state_->groups; }
-const std::vector<Measurement>& Experiment::results() const { return state_->results; }
-const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }
-
-void Experiment::compile(const std::function<void()>& step) {
-  std::optional<CompilationLimit> limit;
-  if (state_->options.worker) limit.emplace(state_->options.worker->activity);
-  step();
-}
+const std::vector<std::vector<Case>>& Experiment::groups() const { return state_->giver->selection.groups(); }
+const std::vector<Measurement>& Experiment::results() const { return state_->giver->recorder.results(); }
+const std::vector<Comparison>& Experiment::comparisons() const { return state_->giver->comparisons.all(); }
 
 std::vector<Case> Experiment::unmeasured(const std::vector<Case>& cases) {
+  Giver& run = *state_->giver;
   std::vector<Case> missing;
   std::ranges::copy_if(cases, std::back_inserter(missing), [&](const Case& config) {
-    return std::ranges::find(state_->results, config, &Measurement::config) == state_->results.end() &&
-           !state_->takes_over(config);
+    return !run.recorder.has(config) && !run.selection.take_over(run.recorder, config);
   });
   return missing;
 }
 
-std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
-  if (interrupted()) throw Interrupted{};
-  state_->note_cases(cases);
-  state_->compile_ahead(cases);
-  std::vector<Trial> trials;
-  for (const Case& config : cases) {
-    if (interrupted()) throw Interrupted{};
-    state_->at_case(static_cast<int>(&config - cases.data()));
-    state_->progress.begin(state_->label(config));
-    if (auto trial = state_->verify(config)) trials.push_back(std::move(*trial));
-  }
-  return trials;
-}
-
-void Experiment::measure(std::vector<Trial> trials) { measure(std::move(trials), 1); }
-
-void Experiment::measure(std::vector<Trial> trials, double share) {
-  if (interrupted()) throw Interrupted{};
-  if (state_->options.only_verify) {
-    for (Trial& trial : trials) state_->store(std::move(trial.record));
-  } else {
-    state_->measure(std::move(trials), share * state_->budget_left());
-  }
-  state_->at_case(-1);
-  if (interrupted()) throw Interrupted{};
+void Experiment::measure(const std::vector<std::vector<Case>>& groups, double share) {
+  Giver& run = *state_->giver;
+  Task task{.groups = groups, .budget_s = run.tasks.budget_left(), .asked_for = run.asked_for};
+  if (task.empty()) return;
+  // The selected cases without a record share the time that the sweep may still take.
+  const std::vector<Case> selected = run.selection.cases();
+  const auto left = std::ranges::count_if(selected, [&](const Case& config) { return !run.recorder.has(config); });
+  const auto cases = static_cast<double>(task.cases().size());
+  const bool to_compare = !run.judge.claims().empty();
+  const double reserved_s = to_compare ? compare_share * state_->options.budget(state_->device->info()) : 0;
+  task.groups_s = std::min(share * task.budget_s,
+                           (task.budget_s - reserved_s) * cases / std::max(cases, static_cast<double>(left)));
+  run.tasks.run(std::move(task));
 }
 
 void Experiment::compare(const std::vector<Duel>& duels) {
-  if (!state_->options.only_verify) state_->measure_in_processes(duels);
+  Giver& run = *state_->giver;
+  if (!state_->options.only_verify) run.comparisons.repeat(run.judge.claims(), duels);
 }
 
 void Experiment::compare(const std::vector<Duel>& duels, double share) {
-  if (!state_->options.only_verify) state_->compare_each(duels, share * state_->budget_left());
+  Giver& run = *state_->giver;
+  if (!state_->options.only_verify) run.comparisons.compare(duels, share * run.tasks.budget_left());
 }
 
 bool Experiment::wants(const std::string& hypothesis) const {
-  if (state_->options.only_verify || state_->replays_measurement()) return false;
-  return !state_->replays_finding() || state_->replayed.at("data").at("hypothesis").at("id") == hypothesis;
+  return !state_->options.only_verify && state_->giver->selection.wants(hypothesis);
 }
 
 int Experiment::run() {
-  for (const auto& cases : groups()) measure(verify(cases));
+  measure(groups());
   return compare_and_conclude();
 }
 
 int Experiment::compare_and_conclude() {
-  compare(in_turn(state_->claims, duels(state_->claims, results())));
-  return conclude(attn::conclude(state_->claims, results(), comparisons(), state_->processes));
+  const Giver& run = *state_->giver;
+  compare(in_turn(run.judge.claims(), duels(run.judge.claims(), results())));
+  return conclude(attn::conclude(run.judge.claims(), results(), comparisons(), run.comparisons.processes()));
 }
 
 int Experiment::conclude(const std::vector<Conclusion>& conclusions) {
   if (interrupted()) throw Interrupted{};
-  state_->at_case(-1);
-  return state_->conclude(conclusions);
+  Giver& run = *state_->giver;
+  if (!state_->options.only_verify && run.tasks.measured_s() > 0) run.tasks.run({.last = true});
+  return run.judge.conclude(conclusions);
 }
 
-int run_part_process(const std::vector<std::string>& arguments, const std::function<bool()>& hangs) {
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  std::fflush(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addclosefrom_np(&actions, 3);
-  pid_t process = 0;
-  const int error = posix_spawn(&process, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) throw std::runtime_error(fmt::format("no process can be started: {}", strerror(error)));
-  int status = 0;
-  bool told = false;
-  while (waitpid(process, &status, WNOHANG) == 0) {
-    if (interrupted() && !told) told = kill(process, SIGTERM) == 0;
-    if (hangs()) kill(process, SIGKILL);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return WIFSIGNALED(status) ? signalled + WTERMSIG(status) : WEXITSTATUS(status);
+Taker task_taker(const ExperimentSpec& spec, const Options& options, const DeviceOpener& open_device) {
+  return [=, lab = std::shared_ptr<Experiment>()](const Json& json, const Port& port) mutable {
+    try {
+      const Task task = Task::from_json(json);
+      if (!lab) {
+        Options taken = options;
+        take_conditions(taken, spec, task.run);
+        lab = std::make_shared<Experiment>(spec, taken, open_device);
+        Experiment::State& state = *lab->state_;
+        const auto make = [lab = lab.get()](const auto& maker) {
+          return [lab, maker](const Case& config, const CasePlan& plan) { return maker(*lab, config, plan); };
+        };
+        state.runner = std::make_unique<Runner>(
+            state.spec, state.options, *state.device, *state.pipelines,
+            Runner::Makers{make(state.spec.make), make(state.spec.make), make(state.spec.make_host)});
+      }
+      lab->state_->is_part = task.part > 0;
+      if (task.prepare) {
+        std::optional<CompilationLimit> limit;
+        if (port.may_exit) limit.emplace(port);
+        spec.prepare(*lab);
+      }
+      lab->state_->runner->run(task, port);
+      return true;
+    } catch (const Lost&) {
+    } catch (const BadInput& error) {
+      port.send({{"error", error.what()}, {"status", 2}});
+    } catch (const DeviceMissing& error) {
+      port.send({{"error", first_line(error.what())}, {"status", 3}});
+    } catch (const std::exception& error) {
+      // The error may come from a user's function that overwrote data of this process.
+      const bool in_case = port.activity.at() >= 0;
+      port.send(in_case ? Json{{"lost", "failed"}, {"reason", words_of(error)}}
+                        : Json{{"error", words_of(error)}, {"status", 1}});
+    }
+    return false;
+  };
 }
+
+namespace {
+
+/// Opens the files of records, takes over what --resume finds, and says what is to come.
+void open_records(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info, Giver& run) {
+  if (run.selection.replays()) {
+    const Json& replayed = run.selection.replayed();
+    const std::string its_device = (run.selection.replays_finding() ? replayed.at("data") : replayed).at("device");
+    if (its_device != device_name(info)) {
+      run.recorder.tell(fmt::format("the record is of {}; this run is on {}", with_one_unit(its_device),
+                                    with_one_unit(device_name(info))));
+    }
+  }
+  run.recorder.open();
+  if (options.resume) run.selection.resume(run.recorder);
+  // The runs that scripts/run_all starts need no note: they all have --resume, and each rank's run has its --shard.
+  const int ranks = options.resume || options.shard_count > 1 || run.selection.replays() ? 1 : ranks_started_here();
+  if (ranks > 1) {
+    run.recorder.tell(
+        fmt::format("each of the {} ranks measures everything; start scripts/run_all under the launcher, or give each "
+                    "rank its part with --shard I/{}",
+                    ranks, ranks));
+  }
+  const size_t cases = run.selection.cases().size();
+  if (!options.quiet && !options.only_verify && cases > 0) {
+    run.recorder.progress().note(fmt::format("cases to measure: {}, on {}, in at most about {}", cases,
+                                             with_one_unit(device_name(info)), format_duration(options.budget(info))));
+  }
+  if (spec.prepare && has_files(options.files)) run.tasks.run({.prepare = true});
+}
+
+/// The command line that goes on with this run.
+std::string resuming(const Options& options) {
+  std::vector<std::string> arguments = options.arguments;
+  if (!options.resume && options.replay.empty()) arguments.emplace_back("--resume");
+  return shell_command(arguments);
+}
+
+}  // namespace
 
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body, const DeviceOpener& open_device,
-                   const Restarter& restart, const PartRunner& run_part) {
-  const auto complain = [&](const std::string& message, int status) {
+                   const WorkerStarter& start) {
+  keep_standard_streams();
+  // spdlog's default logger writes to stdout, which is for results only.
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
+  std::optional<Options> options;
+  std::optional<Experiment> lab;
+  bool opened = false;  // the files of records
+  const auto run = [&] {
+    try {
+      options = parse_options(argc, argv, spec);
+    } catch (const BadInput& error) {
+      throw BadInput(printable(error.what()));  // a word of the command line may have control characters
+    }
+    if (!options) return 0;
+    note_signals(options->task);
+    if (options->task) return take_tasks(task_taker(spec, *options, open_device));
+    const Json replayed = find_replayed(*options, spec);
+    lab.emplace(spec, *options, open_device);
+    Experiment::State& state = *lab->state_;
+    const DeviceInfo& info = state.device->info();
+    Giver& giver = *(state.giver = std::make_unique<Giver>(state.spec, state.options, info, replayed, start));
+    if (options->shard_count == 1) {  // another shard may have the value
+      for (const std::string& text : unmet_values(*options, giver.selection.groups())) giver.recorder.tell(text);
+    }
+    if (options->list) {
+      to_stdout(options->json ? claims_json(spec.name, giver.judge.claims())
+                              : list(spec, *options, giver.selection.groups(), hypotheses(giver.judge.claims())));
+      return 0;
+    }
+    if (options->dry_run) {
+      to_stdout(dry_run(spec, *options, giver.selection.groups(), info, std::ref(giver.plans)));
+      return 0;
+    }
+    if (info.has("untimed") && !options->only_verify) {
+      throw BadInput(fmt::format("{} takes no times; --only verify checks its results", info.spec));
+    }
+    open_records(spec, *options, info, giver);
+    opened = true;
+    if (interrupted()) throw Interrupted{};
+    if (!giver.selection.replays() || giver.selection.replays_finding()) return body(*lab);
+    lab->measure(lab->groups());
+    return giver.judge.compare_with_replayed();
+  };
+  /// Prints the message and, if there are any, the results so far.
+  const auto end = [&](std::string message, int status, bool with_results) {
+    Giver* const giver = lab ? lab->state_->giver.get() : nullptr;
+    if (giver) giver->recorder.progress().clear();
+    if (giver && with_results && (status == 130 || !giver->recorder.results().empty())) {
+      if (!options->json && !giver->recorder.results().empty()) to_stdout(giver->judge.table_text() + "\n");
+      message += "; " + giver->recorder.kept();
+    }
+    if (status == 130) message += "; go on with: " + resuming(*options);
     to_stderr(fmt::format("{}: {}\n", spec.name, message));
     return status;
   };
-  std::string records;  // the end of a message
-  bool users_code = false;
-  const auto run = [&](const std::vector<std::string>& arguments, const Restarter& go_on, const Worker* worker) {
-    const SignalGuard guard(worker);
-    // spdlog's default logger writes to stdout, which is for results only.
-    spdlog::set_default_logger(
-        std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
-    try {
-      std::vector<const char*> texts;
-      for (const std::string& argument : arguments) texts.push_back(argument.c_str());
-      std::optional<Options> options;
-      try {
-        options = parse_options(static_cast<int>(texts.size()), texts.data(), spec);
-      } catch (const BadInput& error) {
-        throw BadInput(printable(error.what()));  // a word of the command line may have control characters
-      }
-      if (!options) return 0;
-      if (!options->part.empty())
-        prctl(PR_SET_PDEATHSIG, SIGKILL);  // ends this process when the run that started it ends
-      options->open_device = open_device;
-      options->worker = worker;
-      if (interrupted()) options->quiet = true;
-      Experiment lab(spec, *options);
-      Experiment::State& state = *lab.state_;
-      if (options->list) {
-        to_stdout(options->json ? claims_json(spec.name, state.claims)
-                                : list(spec, *options, state.groups, state.hypotheses));
-        return 0;
-      }
-      if (options->dry_run) {
-        to_stdout(dry_run(spec, *options, state.groups, lab.device().info(),
-                          [&](const Case& config) -> const Plan& { return state.plan(config); }));
-        return 0;
-      }
-      if (const DeviceInfo& info = lab.device().info(); info.has("untimed") && !options->only_verify) {
-        throw BadInput(fmt::format("{} takes no times; --only verify checks its results", info.spec));
-      }
-      state.run_part_process = run_part;
-      state.open_records();
-      users_code = state.device->info().on_host && has_files(options->files);
-      records = fmt::format("; the records are in {} and {}", options->measurements_path, options->findings_path);
-      try {
-        if (interrupted()) throw Interrupted{};
-        if (!state.part.is_null()) return state.run_part();
-        return state.replays_measurement() ? state.replay_measurement() : body(lab);
-      } catch (const Interrupted&) {
-        state.progress.clear();
-        if (!state.part.is_null()) return 130;
-        if (!options->json && !state.results.empty()) to_stdout(state.table_text() + "\n");
-        return complain(fmt::format("interrupted; {}; go on with: {}", state.kept(), shell_command(state.resuming())),
-                        130);
-      } catch (const Restart&) {
-        if (!state.part.is_null()) return 1;
-        const bool goes_on = options->replay.empty() && state.can_go_on();
-        state.progress.note(state.results.back().reason + (goes_on ? "; the run goes on in a new process" : ""));
-        if (goes_on) {
-          go_on(state.resuming());
-        } else if (!options->json) {
-          to_stdout(state.table_text() + "\n");
-        }
-        return complain(fmt::format("the device is lost; {}", state.kept()), 1);
-      } catch (const BadInput&) {
-        throw;
-      } catch (const DeviceMissing&) {
-        throw;
-      } catch (const std::exception& error) {
-        const bool in_case = worker && (worker->activity.at() >= 0 || users_code);
-        if (in_case || state.results.empty() || !state.part.is_null()) throw;
-        state.progress.clear();
-        if (!options->json) to_stdout(state.table_text() + "\n");
-        return complain(fmt::format("{}; {}", words_of(error), state.kept()), 1);
-      }
-    } catch (const BadInput& error) {
-      return complain(error.what(), 2);
-    } catch (const DeviceMissing& error) {
-      return complain(first_line(error.what()), 3);
-    } catch (const std::exception& error) {
-      // The error may come from a user's function that overwrote data of this process.
-      if (worker && (worker->activity.at() >= 0 || users_code)) {
-        worker->activity.end_case("failed", words_of(error));
-      }
-      return complain(words_of(error), 1);
-    }
-  };
-  const auto run_and_flush = [&](const std::vector<std::string>& arguments, const Restarter& go_on,
-                                 const Worker* worker) {
-    const int status = run(arguments, go_on, worker);
-    to_stdout("");
-    return stdout_lost() ? complain("stdout cannot be written" + records, std::max(status, 1)) : status;
-  };
-  const std::vector<std::string> arguments(argv, argv + argc);
-  if (restart) return run_and_flush(arguments, restart, nullptr);
-  keep_standard_streams();
-  const auto another_process = [](const std::vector<std::string>&) {};
-  if (std::ranges::count(arguments, "--part") > 0) return run_and_flush(arguments, another_process, nullptr);
-  return watch(spec.name, arguments, [&](const std::vector<std::string>& given, const Worker& worker) {
-    return run_and_flush(given, [&](const std::vector<std::string>&) { worker.activity.go_on_in_another(); }, &worker);
-  });
+  int status = 0;
+  try {
+    status = run();
+  } catch (const Interrupted&) {
+    status = end("interrupted", 130, true);
+  } catch (const BadInput& error) {
+    status = end(error.what(), 2, false);
+  } catch (const DeviceMissing& error) {
+    status = end(first_line(error.what()), 3, false);
+  } catch (const std::exception& error) {
+    status = end(words_of(error), 1, true);
+  }
+  to_stdout("");
+  if (!stdout_lost()) return status;
+  const std::string records =
+      opened ? fmt::format("; the records are in {} and {}", options->measurements_path, options->findings_path) : "";
+  return end("stdout cannot be written" + records, std::max(status, 1), false);
 }
 
 }  // namespace attn

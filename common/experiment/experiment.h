@@ -101,16 +101,9 @@ struct ExperimentSpec {
   /// --max-launch. A step compiles a kernel, makes the inputs, launches, checks, or samples the host's work. A process
   /// that takes longer counts as hung, and is ended.
   double most_silent_s = 1200;
-};
-
-/// A case under measurement: a problem or a host problem, and the record that the loop fills.
-struct Trial {
-  Case config;
-  CasePlan plan = {};
-  std::unique_ptr<Problem> problem = {};
-  std::unique_ptr<HostProblem> host = {};
-  Measurement record = {};
-  double launch_s = 0;  // seconds of the launch or sample that was checked
+  /// Runs once before the first case, in the process that will measure the cases. It compiles the user's texts, for
+  /// example. Throws BadInput. If a compiler takes too long or too much memory, the run ends with status 2.
+  std::function<void(Experiment&)> prepare = {};
 };
 
 /// Orders duels (pairs of cases to compare): the first duel of each claim, then the second of each, and so on, so that
@@ -118,16 +111,37 @@ struct Trial {
 /// conclusion needs several of them.
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels);
 
+/// How a worker, a process that carries out tasks (task.h), ended a task.
+struct WorkerEnd {
+  bool done = true;            // the task is done, and the worker waits for another one; else the worker has ended
+  int at = -1;                 // Activity::at()
+  std::string status, reason;  // of the case that ended the worker
+};
+/// Sends a task to a worker, and calls `take` with each answer. The destruction of the last copy ends the worker.
+using Worker = std::function<WorkerEnd(const Json& task, const std::function<void(const Json&)>& take)>;
+/// Starts a worker with these arguments (argv), which is ended after `most_silent_s` seconds without progress. Throws
+/// std::runtime_error if no process can be started.
+using WorkerStarter = std::function<Worker(const std::vector<std::string>& arguments, double most_silent_s)>;
+Worker start_worker(const std::vector<std::string>& arguments, double most_silent_s);
+
+struct Port;
+/// Carries out a task. Returns false if the process must take no other task, for example because its device is lost.
+using Taker = std::function<bool(const Json& task, const Port& port)>;
+
+/// The taker of a process with these options. The first task gives device, seed and files.
+Taker task_taker(const ExperimentSpec& spec, const Options& options, const DeviceOpener& open_device);
+
+/// One run of an experiment, as its body sees it; in a worker, as the makers of problems see it.
 class Experiment {
  public:
-  Experiment(const ExperimentSpec& spec, Options options);
+  /// Opens the device. This object only makes problems: run_experiment() makes one that runs.
+  Experiment(const ExperimentSpec& spec, const Options& options, const DeviceOpener& open_device);
   ~Experiment();
 
   Device& device();
   PipelineCache& pipelines();
   uint64_t seed() const;
-  /// Whether this process is a part of a run (--processes), which measures again cases that the run's sweep has
-  /// checked.
+  /// Whether this process is one of --processes, which measures again cases that the run's sweep has checked.
   bool is_part() const;
   /// The path of --input, or empty.
   const std::string& input() const;
@@ -136,25 +150,18 @@ class Experiment {
   const Files& files() const;
 
   /// The cases that the command line selects. The cases of a group take turns while they are measured.
-  std::vector<std::vector<Case>> groups();
-  /// Runs a step that compiles a user's text before the first case. If the compiler takes too long or too much memory
-  /// (CompilationLimit), the run ends, with status 2 if the run has no results yet.
-  void compile(const std::function<void()>& step);
+  const std::vector<std::vector<Case>>& groups() const;
   /// Takes over the records of these cases from the run that --resume continues, and returns the cases that still have
   /// no record. For cases that are not in groups().
   std::vector<Case> unmeasured(const std::vector<Case>& cases);
-  /// Makes, launches and checks each case. Cases that are skipped, wrong or failed are recorded and not returned.
-  std::vector<Trial> verify(const std::vector<Case>& cases);
-  /// Times the verified cases, which take turns, checks them again and records them. With --only verify the cases are
-  /// only recorded, and compare() does nothing.
-  void measure(std::vector<Trial> trials);
-  /// The same with at most this share of the budget that is left.
-  void measure(std::vector<Trial> trials, double share);
+  /// Makes, launches, checks, times and records each case, with at most this share of the budget that is left. With
+  /// --only verify the cases are not timed, and compare() does nothing.
+  void measure(const std::vector<std::vector<Case>>& groups, double share = 1);
   /// Measures each pair as A B A' (baseline, contender, baseline again), interleaved. Duels with a case that has no
   /// timed and correct result are left out. A replay of a finding measures the finding's pair instead of `duels`. With
   /// --processes the cases of the claims are also measured again.
   void compare(const std::vector<Duel>& duels);
-  /// Measures each pair in this process only, with at most this share of the budget that is left. For a body that asks
+  /// Measures each pair in one process only, with at most this share of the budget that is left. For a body that asks
   /// for duels step by step. A replay of a finding, too, measures all of `duels` here.
   void compare(const std::vector<Duel>& duels, double share);
   /// Whether the run wants a conclusion about this hypothesis: a replay, for example, wants at most one.
@@ -170,35 +177,22 @@ class Experiment {
   const std::vector<Comparison>& comparisons() const;
 
  private:
+  friend Taker task_taker(const ExperimentSpec&, const Options&, const DeviceOpener&);
   friend int run_experiment(int, const char* const*, const ExperimentSpec&, const std::function<int(Experiment&)>&,
-                            const DeviceOpener&, const std::function<void(const std::vector<std::string>&)>&,
-                            const std::function<int(const std::vector<std::string>&, const std::function<bool()>&)>&);
+                            const DeviceOpener&, const WorkerStarter&);
   struct State;
   std::unique_ptr<State> state_;
 };
 
-/// Continues the run in a new process with these arguments.
-using Restarter = std::function<void(const std::vector<std::string>& arguments)>;
-
-/// Runs this program with other arguments in a new process, which is ended as soon as hangs() returns true. Returns the
-/// process's exit status, or 128 + the number of the signal that ended it. Throws std::runtime_error if no process can
-/// be started.
-using PartRunner = std::function<int(const std::vector<std::string>& arguments, const std::function<bool()>& hangs)>;
-int run_part_process(const std::vector<std::string>& arguments, const std::function<bool()>& hangs);
-
 /// Parses the command line, runs `body`, and turns exceptions into a message and an exit status: 0 done; 1 a case was
 /// wrong or failed, a process of --processes failed, or a record or stdout could not be written; 2 bad arguments; 3 the
 /// device is missing; 4 no case could run; 130 interrupted, with all measurements so far kept. After an interruption
-/// verify(), measure() and compare() throw; run_experiment() then prints the table of the recorded cases, and the
-/// command that continues the run. The three functions also throw after a loss of the device, which is recorded; if
-/// possible, a new process goes on with the run.
+/// measure(), compare() and conclude() throw; run_experiment() then prints the table of the recorded cases, and the
+/// command that continues the run.
 ///
-/// The run is in a worker process, which this process watches (watch.h), except with --part and with `restart`.
-/// `restart` is for tests: after a loss of the device it gets the command line that continues the run. `run_part` runs
-/// the processes of --processes.
+/// This process gives tasks to workers. A worker that ends badly costs one case. A worker has the option --task.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body = &Experiment::run,
-                   const DeviceOpener& open_device = &Device::open, const Restarter& restart = {},
-                   const PartRunner& run_part = &run_part_process);
+                   const DeviceOpener& open_device = &Device::open, const WorkerStarter& start = &start_worker);
 
 }  // namespace attn

@@ -5,22 +5,20 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
 #include "common/base/error.h"
-#include "common/base/host_memory.h"
 #include "common/experiment/clock_log.h"
-#include "common/experiment/sampling.h"
-#include "common/experiment/state.h"
+#include "common/experiment/run.h"
 
 namespace attn {
 namespace {
 
-constexpr double compare_share = 1 / 2.;  // share of the budget for the comparisons that hypotheses ask for
-constexpr double cold_share = 1 / 3.;     // share of a group's budget for cold samples, if the group takes them
-constexpr double phase_share = 1 / 10.;   // share of a group's budget for phases, if a case has several launches
-constexpr double ceilings_s = 0.5;        // seconds of one measurement of the ceilings; less if --samples is small
+constexpr double cold_share = 1 / 3.;    // share of a group's budget for cold samples, if the group takes them
+constexpr double phase_share = 1 / 10.;  // share of a group's budget for phases, if a case has several launches
+constexpr double ceilings_s = 0.5;       // seconds of one measurement of the ceilings; less if --samples is small
 constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // bounds for CeilingKey
 constexpr double max_ceiling_pct = 100;  // a record keeps no higher share: something slowed the ceiling
 
@@ -94,10 +92,6 @@ class GroupTimer {
   size_t running_ = 0;
 };
 
-std::string milliseconds(double seconds) {
-  return fmt::format("{:.{}f} ms", 1e3 * seconds, seconds < 9.5e-3 ? seconds < 9.5e-6 ? 4 : 2 : 0);
-}
-
 template <typename Ceiling>
 Sampler sampler_of(const Ceiling& ceiling) {
   return [&ceiling]() -> std::vector<double> { return {ceiling.sample()}; };
@@ -105,106 +99,52 @@ Sampler sampler_of(const Ceiling& ceiling) {
 
 }  // namespace
 
-double Experiment::State::sweep_budget() const {
-  const bool to_compare = part.is_null() ? !claims.empty() : !part.at("duels").empty();
-  return budget_left() - (to_compare ? compare_share * options.budget(device->info()) : 0);
+const Ceilings& DeviceRates::ceilings() {
+  if (!ceilings_) ceilings_ = device_.info().has("untimed") ? Ceilings{} : measured();
+  return *ceilings_;
 }
 
-TimingPolicy Experiment::State::policy(const Rounds& rounds, double budget_s) const {
-  TimingPolicy policy;
-  const auto share = [&](int whole) { return (whole + options.parts - 1) / options.parts; };
-  policy.min_rounds = share(options.profile == "full" ? rounds.full : rounds.quick);
-  // A verdict needs min_rounds_to_judge rounds. All parts together must reach this number.
-  if (!part.is_null()) policy.min_rounds = std::max(policy.min_rounds, share(min_rounds_to_judge));
-  policy.min_samples = std::max(share(policy.min_samples), policy.min_rounds);
-  policy.max_samples = share(options.samples);
-  policy.budget_s = budget_s;
-  return policy;
+Ceilings DeviceRates::measured() {
+  const double share = static_cast<double>(options_.samples) / TimingPolicy{}.max_samples;
+  ++measured_;
+  return measure_ceilings(device_, pipelines_, std::min(share, 1.0) * ceilings_s);
 }
 
-std::string Experiment::State::launch_limit() const {
-  return fmt::format("at most {} are allowed", milliseconds(options.max_launch_s));
-}
+void DeviceRates::raise() { ceilings_ = max(ceilings(), measured()); }
 
-std::optional<std::string> Experiment::State::too_long(const Work& work) {
+std::optional<std::string> DeviceRates::too_long(const Work& work) {
   // Every unit of a device reaches a higher rate than this. So a launch that would be short enough at this rate is
   // short enough. For such a launch the ceilings, which take time to measure, are not needed.
   constexpr double least_unit_flops = 1e9;
-  const DeviceInfo& info = device->info();
-  if (work.flops <= options.max_launch_s * least_unit_flops * info.units || !info.operations->ceilings ||
+  const DeviceInfo& info = device_.info();
+  if (work.flops <= options_.max_launch_s * least_unit_flops * info.units || !info.operations->ceilings ||
       info.has("untimed")) {
     return {};
   }
   // Other programs may slow the measurement of the ceilings, so one measurement refuses nothing.
   constexpr int fewest_to_refuse = 3;
-  const auto fits = [&] {
-    return work.flops <= options.max_launch_s * 1e12 * measured_ceilings().matrix_tflops(work.dtype);
-  };
-  while (!fits() && ceilings_measured < fewest_to_refuse) raise_ceilings();
+  const auto fits = [&] { return work.flops <= options_.max_launch_s * 1e12 * ceilings().matrix_tflops(work.dtype); };
+  while (!fits() && measured_ < fewest_to_refuse) raise();
   if (fits()) return {};
-  const double tflops = measured_ceilings().matrix_tflops(work.dtype);
-  const double seconds = work.flops / (1e12 * tflops);
+  const double tflops = ceilings().matrix_tflops(work.dtype);
   return fmt::format("one launch would take {} or more, at the {:.3g} TFLOPS that the device reaches; {}",
-                     milliseconds(seconds), tflops, launch_limit());
+                     milliseconds(work.flops / (1e12 * tflops)), tflops, launch_limit(options_));
 }
 
-std::optional<std::string> Experiment::State::too_large(const CasePlan& plan) const {
-  const DeviceInfo& info = device->info();
-  Memory needed = plan.memory;
-  if (needed.device == 0 && needed.host == 0) needed = {plan.work.bytes, plan.work.bytes};
-  const auto lacks = [](double bytes, double available, const char* where) {
-    return fmt::format("the case needs {:.1f} GB of the {}'s memory, which has {:.1f} GB free", 1e-9 * bytes, where,
-                       1e-9 * available);
-  };
-  if (info.on_host) needed = {0, needed.device + needed.host};
-  // The cases of a group share tensors. So the case can also use the device memory that this process has allocated.
-  const double on_device = device->available_bytes() + static_cast<double>(device->buffer_bytes());
-  if (needed.device > on_device) return lacks(needed.device, on_device, "device");
-  const double available = available_host_bytes();
-  return needed.host > available ? std::optional(lacks(needed.host, available, "host")) : std::nullopt;
-}
-
-std::optional<std::string> Experiment::State::unless_asked_for(const std::optional<std::string>& reason) {
-  if (!reason || !asked_for) return reason;
-  progress.note(fmt::format("{}: {}; the case runs all the same, because it is the only one", spec.name, *reason));
-  return {};
-}
-
-std::optional<std::string> Experiment::State::foreseen(const CasePlan& plan) {
-  if (auto reason = too_large(plan)) return reason;
-  return plan.work_is_limit ? std::nullopt : too_long(plan.work);
-}
-
-const Ceilings& Experiment::State::measured_ceilings() {
-  if (!ceilings) {
-    ceilings = device->info().has("untimed") ? Ceilings{} : new_ceilings();
-  }
-  return *ceilings;
-}
-
-Ceilings Experiment::State::new_ceilings() {
-  const double share = static_cast<double>(options.samples) / TimingPolicy{}.max_samples;
-  ++ceilings_measured;
-  return measure_ceilings(*device, *pipelines, std::min(share, 1.0) * ceilings_s);
-}
-
-void Experiment::State::raise_ceilings() { ceilings = max(measured_ceilings(), new_ceilings()); }
-
-Json Experiment::State::within_ceilings(Measurement& record) {
+Json DeviceRates::record_json(Measurement& record, const std::function<void(const std::string&)>& tell) {
   for (int retries = 4;; --retries) {
     try {
-      return to_json(record, ceilings.value_or(Ceilings{}));
+      return to_json(record, ceilings_.value_or(Ceilings{}));
     } catch (const std::runtime_error& error) {
-      if (ceilings && retries > 0) {
-        raise_ceilings();
+      if (ceilings_ && retries > 0) {
+        raise();
         continue;
       }
       const std::string message = first_line(error.what());
-      if (ceilings) {
+      if (ceilings_) {
         try {
-          to_json(record, scaled(*ceilings, most_slowed));
-          progress.note(fmt::format("{}: {}; other programs use the device, so the record has no share of a ceiling",
-                                    label(record.config), message));
+          to_json(record, scaled(*ceilings_, most_slowed));
+          tell(message + "; other programs use the device, so the record has no share of a ceiling");
           return to_json(record, Ceilings{});
         } catch (const std::runtime_error&) {
           // The rate is too high for this explanation, or a value is infinite or NaN.
@@ -217,36 +157,73 @@ Json Experiment::State::within_ceilings(Measurement& record) {
   }
 }
 
-const CacheFlush* Experiment::State::cold_flush() {
-  if (!flush_test) {
-    flush_test.emplace();
+const CacheFlush* DeviceRates::cold_flush() {
+  if (!flush_test_) {
+    flush_test_.emplace();
     try {
-      flush.emplace(*device);
-      *flush_test = test_flush(*device, *pipelines, *flush);
+      flush_.emplace(device_);
+      *flush_test_ = test_flush(device_, pipelines_, *flush_);
     } catch (const OutOfMemory&) {
-      // No memory for the flush: flush_test->ok stays false.
+      // No memory for the flush: flush_test_->ok stays false.
     }
-    if (!flush_test->ok) {
-      flush.reset();
-      progress.note(
-          "no times with flushed caches: the flush has no effect in its self-test, or there is no memory for it");
+    if (!flush_test_->ok) flush_.reset();
+  }
+  return flush_ ? &*flush_ : nullptr;
+}
+
+Json DeviceRates::json() const {
+  return {{"ceilings", ceilings_ ? ceilings_->json() : Json()},
+          {"flush_selftest", flush_test_ ? flush_test_->json() : Json()}};
+}
+
+TimingPolicy Runner::policy(const Rounds& rounds, double budget_s) const {
+  TimingPolicy policy;
+  const auto share = [&](int whole) { return (whole + task_.parts - 1) / task_.parts; };
+  policy.min_rounds = share(options_.profile == "full" ? rounds.full : rounds.quick);
+  // A verdict needs min_rounds_to_judge rounds. All parts together must reach this number.
+  if (task_.part > 0) policy.min_rounds = std::max(policy.min_rounds, share(min_rounds_to_judge));
+  policy.min_samples = std::max(share(policy.min_samples), policy.min_rounds);
+  policy.max_samples = share(options_.samples);
+  policy.budget_s = budget_s;
+  return policy;
+}
+
+void Runner::run(const Task& task, const Port& port) {
+  task_ = task;
+  port_ = &port;
+  since_task_ = Stopwatch();
+  measured_s_ = sent_s_ = 0;
+  run_groups();
+  run_duels();
+  if (task.last) rates_.raise();
+  port.send(rates_.json());
+}
+
+void Runner::run_groups() {
+  cases_left_ = 0;
+  for (const std::vector<Case>& cases : task_.groups) cases_left_ += cases.size();
+  int number = 0;
+  for (const std::vector<Case>& cases : task_.groups) {
+    if (interrupted()) return;
+    compile_ahead(cases);
+    std::vector<Trial> trials;
+    for (const Case& config : cases) {
+      if (interrupted()) return;
+      if (auto trial = verify(config, number++)) trials.push_back(std::move(*trial));
+    }
+    if (options_.only_verify) {
+      for (Trial& trial : trials) store(std::move(trial.record));
+    } else {
+      measure(std::move(trials), groups_left_s());
     }
   }
-  return flush ? &*flush : nullptr;
 }
 
-bool Experiment::State::judged_cold(const Trial& trial) {
-  return !trial.host && trial.plan.work.bound == Bound::memory && cold_flush();
+bool Runner::judged_cold(const Trial& trial) {
+  return !trial.host && trial.plan.work.bound == Bound::memory && rates_.cold_flush();
 }
 
-int Experiment::State::launches_per_sample(const Trial& trial) {
-  // If the launch for the check took this long, a sample needs only one launch, even if other programs slowed the
-  // launch.
-  constexpr double surely_long_s = 50e-3;
-  return trial.host || trial.launch_s > surely_long_s ? 1 : attn::launches_per_sample(*device, *trial.problem);
-}
-
-void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
+void Runner::measure(std::vector<Trial> trials, double most_s) {
   // Cases about the host have no device times, so they are timed apart from cases with launches.
   const auto of_host =
       std::stable_partition(trials.begin(), trials.end(), [](const Trial& trial) { return !trial.host; });
@@ -258,13 +235,13 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
   }
   std::erase_if(trials, [&](Trial& trial) {
     std::optional<std::string> reason;
-    if (!trial.host && trial.launch_s > options.max_launch_s) {
-      reason = fmt::format("one launch takes {}; {}", milliseconds(trial.launch_s), launch_limit());
+    if (!trial.host && trial.launch_s > options_.max_launch_s) {
+      reason = fmt::format("one launch takes {}; {}", milliseconds(trial.launch_s), launch_limit(options_));
       reason = unless_asked_for(reason);
     }
-    if (!reason && sweep_budget() <= 0) reason = budget_spent;
+    if (!reason && groups_left_s() <= 0) reason = budget_spent;
     if (!reason) return false;
-    store_skipped(std::move(trial.record), *reason);
+    store(skipped(std::move(trial.record), *reason));
     return true;
   });
   if (trials.empty()) return;
@@ -272,31 +249,31 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
   const bool host = any([](const Trial& trial) { return trial.host != nullptr; });
   const bool some_memory_bound = any([&](const Trial& trial) { return judged_cold(trial); });
   const bool phased = any([](const Trial& trial) { return !trial.record.phases.empty(); });
-  const CacheFlush* const cold = !host && (options.profile == "full" || some_memory_bound) ? cold_flush() : nullptr;
-  const auto takes_cold = [&](const Trial& trial) { return cold && (options.profile == "full" || judged_cold(trial)); };
+  const CacheFlush* const cold =
+      !host && (options_.profile == "full" || some_memory_bound) ? rates_.cold_flush() : nullptr;
+  const auto takes_cold = [&](const Trial& trial) {
+    return cold && (options_.profile == "full" || judged_cold(trial));
+  };
 
   std::map<CeilingKey, MatrixCeiling> matrix;
   for (const Trial& trial : trials) {
     if (trial.host || trial.plan.work.flops == 0) continue;
     const auto [dtype, length] = ceiling_key(trial);
-    matrix.try_emplace({dtype, length}, *device, *pipelines, dtype, measured_ceilings(), std::exp2(2 * length));
+    matrix.try_emplace({dtype, length}, device_, pipelines_, dtype, rates_.ceilings(), std::exp2(2 * length));
   }
   std::optional<MemoryCeiling> copy, read;
   if (some_memory_bound) {
-    copy.emplace(*device, *pipelines, MemoryCeiling::Access::copy, *cold);
-    read.emplace(*device, *pipelines, MemoryCeiling::Access::read, *cold);
+    copy.emplace(device_, pipelines_, MemoryCeiling::Access::copy, *cold);
+    read.emplace(device_, pipelines_, MemoryCeiling::Access::read, *cold);
   }
 
-  const auto left = static_cast<double>(std::max(cases_left, trials.size()));
-  const double share = std::min(most_s, sweep_budget() * static_cast<double>(trials.size()) / left);
+  const auto left = static_cast<double>(std::max(cases_left_, trials.size()));
+  const double share = std::min(most_s, groups_left_s() * static_cast<double>(trials.size()) / left);
   const double for_phases = phased ? phase_share * share : 0;
   const double for_cold = cold ? cold_share * share : 0;
 
   const Stopwatch stopwatch;
-  std::vector<Case> cases;
-  for (const Trial& trial : trials) cases.push_back(trial.config);
-  note_cases(cases);
-  GroupTimer timer(trials, *device, options.seed, [this](size_t trial) { at_case(static_cast<int>(trial)); });
+  GroupTimer timer(trials, device_, options_.seed, [&](size_t trial) { port_->activity.at(trials[trial].number); });
   std::vector<int> launches;
   GroupTimer::Subjects hot_subjects, cold_subjects, phase_subjects;
   std::vector<Measured> hot, cold_measured, phases;
@@ -305,15 +282,15 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     for (size_t i = 0; i < trials.size(); ++i) {
       timer.begin(i);
       const Trial& trial = trials[i];
-      launches.push_back(launches_per_sample(trial));
+      launches.push_back(launches_of_sample(device_, trial));
       if (trial.host) {
-        hot_subjects.emplace_back(i, [&trial]() -> std::vector<double> { return {trial.host->sample()}; });
+        hot_subjects.emplace_back(i, trial.host_sampler());
         continue;
       }
-      hot_subjects.emplace_back(i, hot_sampler(*device, *trial.problem, launches.back()));
-      if (takes_cold(trial)) cold_subjects.emplace_back(i, cold_sampler(*device, *trial.problem, *cold));
+      hot_subjects.emplace_back(i, hot_sampler(device_, *trial.problem, launches.back()));
+      if (takes_cold(trial)) cold_subjects.emplace_back(i, cold_sampler(device_, *trial.problem, *cold));
       if (!trial.record.phases.empty()) {
-        phase_subjects.emplace_back(i, phase_sampler(*device, *trial.problem, judged_cold(trial) ? cold : nullptr));
+        phase_subjects.emplace_back(i, phase_sampler(device_, *trial.problem, judged_cold(trial) ? cold : nullptr));
       }
     }
     std::vector<Sampler> matrix_samplers, memory_samplers;
@@ -322,20 +299,20 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     const Rounds& rounds = host ? host_rounds : sweep_rounds;
     TimingPolicy hot_policy = policy(rounds, share - for_cold - for_phases);
     if (host) hot_policy.warmup = 0;  // the host's work was sampled once for the check
-    progress.begin(fmt::format("{} in turn, from {}", trials.size(), label(trials.front().config)));
+    tell("begin", fmt::format("{} in turn, from {}", trials.size(), label(trials.front().config, task_.label_axes)));
     hot = timer.take_turns(hot_subjects, matrix_samplers, hot_policy);
     if (!cold_subjects.empty())
       cold_measured = timer.take_turns(cold_subjects, memory_samplers, policy(rounds, for_cold));
     if (phased) phases = timer.take_turns(phase_subjects, {}, policy(rounds, for_phases));
-  } catch (const DeviceLost& error) {
+  } catch (const DeviceLost&) {
     Trial& culprit = timer.running();
-    fail_lost(culprit.record, error);
+    guarded(culprit.record, [] { throw; });
     store(std::move(culprit.record));  // does not return
   } catch (const std::exception& error) {
     // The trials took turns, so any of them may have caused the failure.
     failure = first_line(error.what());
   }
-  measured_s += stopwatch.seconds();
+  measured_s_ += stopwatch.seconds();
 
   // Returns the results of a trial's sampler. Returns null if the trial has no sampler among `subjects`, or if an
   // interruption came before the end of the first round.
@@ -364,7 +341,7 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
       if (judged_cold(trial)) {
         const auto share_of = [&](size_t turns, const MemoryCeiling& ceiling) {
           return pct_of(cold_measured[cold_subjects.size() + turns].series.front(), ceiling.bytes(),
-                        cold_of->series.front(), work.bytes, options.seed);
+                        cold_of->series.front(), work.bytes, options_.seed);
         };
         trial.record.copy_pct = share_of(0, *copy);
         trial.record.read_pct = share_of(1, *read);
@@ -375,18 +352,18 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
       const auto ceiling = matrix.find(ceiling_key(trial));
       const Measured& turns = hot[hot_subjects.size() + std::distance(matrix.begin(), ceiling)];
       trial.record.matrix_pct =
-          pct_of(turns.series.front(), ceiling->second.flops(), hot_of->series.front(), work.flops, options.seed);
+          pct_of(turns.series.front(), ceiling->second.flops(), hot_of->series.front(), work.flops, options_.seed);
     }
     if (const Measured* phases_of = found(phase_subjects, phases, i)) {
       for (size_t phase = 0; phase < trial.record.phases.size(); ++phase) {
         trial.record.phases[phase].time =
             summarize(phases_of->series.at(phase), judged_cold(trial) ? Scope::device_cold : Scope::device_hot,
-                      phases_of->stop, options.seed);
+                      phases_of->stop, options_.seed);
       }
     }
     trial.record.clocks = timer.clocks();
     if (host) trial.record.values = trial.host->values();
-    at_case(static_cast<int>(i));
+    port_->activity.at(trial.number);
     guarded(trial.record, [&] { check_again(trial); });
     const Timing* main = trial.record.main_timing();
     const Measured* main_of =

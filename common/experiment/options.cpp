@@ -173,7 +173,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   number_option(app, "--processes", options.processes, 1, 100, "N",
                 "measure comparisons and the figures of claims in N new processes after the sweep; "
                 "1: in this process; default 3, and 5 in the full profile on a cpu");
-  text("--part", options.part, "FILE", "")->group("");  // the program gives this option to its own processes
+  app.add_flag("--task", options.task)->group("");  // the program gives this option to its own processes
   auto* seed_option = number_option(app, "--seed", options.seed, uint64_t{0}, UINT64_MAX, "N",
                                     "seed of the inputs and of the statistics; default 1");
   auto* input = text("--input", options.input, "FILE", "safetensors file with the inputs (q, k, v): fixes the shape");

@@ -19,7 +19,6 @@
 namespace attn {
 
 struct ExperimentSpec;
-struct Worker;
 
 using DeviceOpener = std::function<std::unique_ptr<Device>(std::string_view spec)>;
 
@@ -44,12 +43,9 @@ struct Options {
   std::string findings_path = "findings.jsonl", measurements_path = "measurements.jsonl";
   int shard_index = 1, shard_count = 1;
   std::optional<size_t> threadgroup_memory_bytes;
-  std::string replay;              // id of a record, or the first digits of an id
-  int processes = 0;               // number of processes that measure comparisons and claims' figures; 0: the default
-  std::string part;                // the file with the task of a part (parts.cpp); empty in a run that a user starts
-  int part_number = 1, parts = 1;  // the number of this part, and how many parts there are; from the task
-  DeviceOpener open_device = &Device::open;
-  const Worker* worker = nullptr;  // null in a process that nobody watches
+  std::string replay;  // id of a record, or the first digits of an id
+  int processes = 0;   // number of processes that measure comparisons and claims' figures; 0: the default
+  bool task = false;   // this process carries out tasks of another one (task.h)
 
   /// Seconds to measure for: --budget, or the profile's default. The full profile takes minutes on a GPU and an hour on
   /// a cpu.

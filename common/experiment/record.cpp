@@ -1,17 +1,30 @@
+#include "common/experiment/record.h"
+
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
-#include "common/base/error.h"
 #include "common/base/standard_streams.h"
 #include "common/base/text_table.h"
+#include "common/base/version.h"
 #include "common/experiment/environment.h"
-#include "common/experiment/state.h"
+#include "common/experiment/report.h"
 
 namespace attn {
 
 std::string device_name(const DeviceInfo& info) { return fmt::format("{}, {} units", info.name, info.units); }
+
+Measurement blank(const ExperimentSpec& spec, const DeviceInfo& info, const Json& run, const Case& config) {
+  Measurement record;
+  record.run_id = run.at("id");
+  record.experiment = spec.name;
+  record.device = device_name(info);
+  record.config = config;
+  if (config.has("dtype")) record.dtype = parse_dtype(config.text("dtype"));
+  return record;
+}
 
 void fail(Measurement& record, std::string status, std::string reason) {
   record.status = std::move(status);
@@ -20,90 +33,103 @@ void fail(Measurement& record, std::string status, std::string reason) {
   for (Phase& phase : record.phases) phase.time = {};
 }
 
-void Experiment::State::fail_lost(Measurement& record, const DeviceLost& error) const {
-  const std::string status = dynamic_cast<const DeviceTimeout*>(&error) ? "timeout" : "failed";
-  const std::string reason = first_line(error.what());
-  if (options.worker && device->info().on_host) options.worker->activity.end_case(status, reason);
-  fail(record, status, device_lost + reason);
+std::string label(const Case& config, const std::vector<std::string>& axes) {
+  return axes.empty() ? config.key() : config.key(axes);
 }
 
-Measurement Experiment::State::blank(const Case& config) const {
-  Measurement record;
-  record.run_id = run["id"];
-  record.experiment = spec.name;
-  record.device = device_name(device->info());
-  record.config = config;
-  if (config.has("dtype")) record.dtype = parse_dtype(config.text("dtype"));
-  return record;
+Recorder::Recorder(const ExperimentSpec& spec, const Options& options, Json run)
+    : spec_(spec),
+      options_(options),
+      run_(std::move(run)),
+      session_(attn::session(source_root(), spec.source_folders)),
+      progress_(options.quiet) {}
+
+void Recorder::open() {
+  measurement_file_.emplace(options_.measurements_path);
+  finding_file_.emplace(options_.findings_path);
 }
 
-void Experiment::State::store(Measurement record, int launches_per_sample, const Json& samples) {
-  Json json = within_ceilings(record);
-  for (Json& timing : json["time"]) {
-    timing["launches_per_sample"] = timing["scope"] == name(Scope::device_cold) ? 1 : launches_per_sample;
-  }
-  if (record.main_timing()) {
-    json["busy"] = disturbance(device->info(), record, started.cores, others(started, core_times()));
-  }
-  json["run"] = {{"ts", utc_now()}};
-  for (const char* field : conditions) json["run"][field] = run[field];
-  for (const char* field : session_fields) json["run"][field] = session[field];
-  json["id"] = record.id = record_id(json);
-  if (part_file) {
-    Json line = {{"measurement", json}};
-    if (!samples.is_null()) line["samples"] = samples;
-    keep([&] { part_file->append(line); });
-  } else {
-    keep([&] { measurement_file->append(json); });
-    if (!samples.is_null()) keep_samples(0, {{"case", record.config.json()}}, samples);
-  }
-  print_json(json);
-  progress.finish(label(record.config) + ": " + summary(record));
-  if (cases_left > 0) --cases_left;
-  results.push_back(std::move(record));
-  if (device->lost()) throw Restart{};
+bool Recorder::has(const Case& config) const {
+  return std::ranges::find(results_, config, &Measurement::config) != results_.end();
 }
 
-void Experiment::State::keep_samples(int process, const Json& what, const Json& samples) {
-  const std::string path = options.samples_path();
+bool Recorder::was_measured(const Case& config) const {
+  bool timed = false;
+  for (const Measurement& result : results_) {
+    if (result.config != config) continue;
+    if (result.status != "ok") return false;
+    timed = timed || result.main_timing();
+  }
+  return timed;
+}
+
+void Recorder::take_over(Measurement result) {
+  results_.push_back(std::move(result));
+  ++taken_over_;
+}
+
+void Recorder::store(Json record, const Json& samples) {
+  record["run"] = {{"ts", utc_now()}};
+  for (const char* field : conditions) record["run"][field] = run_[field];
+  for (const char* field : session_fields) record["run"][field] = session_[field];
+  record["id"] = record_id(record);
+  keep([&] { measurement_file_->append(record); });
+  if (!samples.is_null()) keep_samples(0, {{"case", record["case"]}}, samples);
+  print_json(record);
+  results_.push_back(measurement_from_json(record));
+  progress_.finish(label(results_.back().config, label_axes_) + ": " + summary(results_.back()));
+}
+
+void Recorder::keep_samples(int process, const Json& what, const Json& samples) {
+  const std::string path = options_.samples_path();
   if (path.empty()) return;
-  Json line = {{"schema", "samples/1"}, {"experiment", spec.name}, {"run", run["id"]}, {"process", process}};
+  Json line = {{"schema", "samples/1"}, {"experiment", spec_.name}, {"run", run_["id"]}, {"process", process}};
   for (const Json& fields : {what, samples}) line.update(fields);
   keep([&] {
-    if (!sample_file) sample_file.emplace(path);
-    sample_file->append(line);
+    if (!sample_file_) sample_file_.emplace(path);
+    sample_file_->append(line);
   });
 }
 
-void Experiment::State::keep(const std::function<void()>& write) {
+void Recorder::store_finding(const Json& finding) {
+  keep([&] { emit_finding(*finding_file_, finding); });
+  print_json(finding);
+}
+
+void Recorder::append_finding(const Json& record) {
+  keep([&] { finding_file_->append(record); });
+}
+
+void Recorder::keep(const std::function<void()>& write) {
   try {
     write();
   } catch (const std::runtime_error& error) {
-    if (!std::exchange(unwritten, true)) {
-      progress.note(fmt::format("{}: {}; the run goes on, and prints its results", spec.name, error.what()));
+    if (!std::exchange(unwritten_, true)) {
+      tell(fmt::format("{}; the run goes on, and prints its results", error.what()));
     }
   }
 }
 
-std::string Experiment::State::kept() const {
-  return fmt::format("{}{} {} kept in {}", unwritten ? "not all of " : "", counted(results.size(), "case"),
-                     results.size() == 1 ? "is" : "are", options.measurements_path);
+std::string Recorder::kept() const {
+  return fmt::format("{}{} {} kept in {}", unwritten_ ? "not all of " : "", counted(results_.size(), "case"),
+                     results_.size() == 1 ? "is" : "are", options_.measurements_path);
 }
 
-void Experiment::State::store_skipped(Measurement record, std::string reason) {
-  fail(record, "skipped", std::move(reason));
-  store(std::move(record));
-}
-
-void Experiment::State::print_json(const Json& json) const {
-  if (!options.json) return;
+void Recorder::print_json(const Json& json) const {
+  if (!options_.json) return;
   // If stdout cannot be written, the run goes on, and run_experiment() reports the failure at the end.
-  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  to_stdout(line);
+  to_stdout(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-std::string Experiment::State::label(const Case& config) const {
-  return label_axes.empty() ? config.key() : config.key(label_axes);
+void Recorder::tell_problems(const std::string& path, const std::vector<std::string>& problems) {
+  constexpr size_t most = 5;  // a file without records may have thousands of bad lines
+  for (size_t i = 0; i < std::min(most, problems.size()); ++i) progress_.note(path + ": " + problems[i]);
+  if (problems.size() > most) progress_.note(fmt::format("{}: and {} more bad lines", path, problems.size() - most));
+}
+
+void Recorder::tell_damaged(const std::string& path, const Json& record) {
+  progress_.note(fmt::format("{}: record {} is damaged, skipped", path,
+                             record.contains("id") ? record["id"].dump() : "without id"));
 }
 
 }  // namespace attn

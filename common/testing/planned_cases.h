@@ -20,18 +20,17 @@ inline void expect_problems_run_their_plans(const ExperimentSpec& experiment, co
   SCOPED_TRACE(info.spec);
   std::vector<const char*> argv = {"test", "--quiet"};
   for (const std::string& axis : axes) argv.insert(argv.end(), {"--axis", axis.c_str()});
-  Options options = parse_options(static_cast<int>(argv.size()), argv.data(), experiment).value();
+  const Options options = parse_options(static_cast<int>(argv.size()), argv.data(), experiment).value();
   IdleDevice* device = nullptr;
-  options.open_device = [&](std::string_view) {
+  Experiment lab(experiment, options, [&](std::string_view) {
     auto opened = std::make_unique<IdleDevice>(info);
     device = opened.get();
     return opened;
-  };
-  Experiment lab(experiment, options);
+  });
   const ExperimentSpec spec = experiment;  // destroyed before the device, because `make` may keep buffers
   int changes = 0;
   std::unique_ptr<Problem> last;  // keeps the inputs for the next problem
-  for (const std::vector<Case>& cases : lab.groups()) {
+  for (const std::vector<Case>& cases : select_cases(experiment, options, info)) {
     for (const Case& config : cases) {
       const CasePlan plan = spec.plan(config, {info, lab.files()});
       if (skip_reason(plan, info)) continue;

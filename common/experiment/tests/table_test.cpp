@@ -39,6 +39,8 @@ size_t width_of(const std::string& text) {
   return width;
 }
 
+bool shows(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
 class TableTest : public ::testing::Test {
  protected:
   std::string text() { return table(results_, {}, options_); }
@@ -56,71 +58,45 @@ TEST_F(TableTest, OneCellHasMedianAndIntervalAndCasesAreComparedWithinGroups) {
 }
 
 TEST_F(TableTest, EmptyColumnsAndExtraColumnsAreLeftOut) {
-  EXPECT_EQ(text().find("cold"), std::string::npos);
-  EXPECT_EQ(text().find("cv_%"), std::string::npos);
+  EXPECT_FALSE(shows(text(), "cold") || shows(text(), "cv_%"));
   results_[0].time.push_back({Scope::device_cold, 10, 10, 3e-3, 3e-3, 3e-3, 0.01, 3e-3, "ci"});
-  EXPECT_NE(text().find("cold"), std::string::npos);
-  EXPECT_NE(text().find("3.000 ms"), std::string::npos);
-  options_.all_columns = true;
-  for (const char* column : {"cv_%", "stop", "error", " n "}) EXPECT_NE(text().find(column), std::string::npos);
-}
-
-TEST_F(TableTest, AnAxisThatEqualsAnotherHasNoColumn) {
+  results_[0].copy_pct = Estimate{87.5, 87, 88};  // the recorded share, by samples that took turns
   for (Measurement& result : results_) result.config.set("m", result.config.integer("n"));
-  EXPECT_TRUE(text().starts_with("variant=tuned layout=bhsd m=n\n  n  tile ")) << text();
-}
-
-TEST_F(TableTest, ABaselineTakesThePlaceOfTheFastest) {
-  results_.push_back(measured(64, 16, 4e-3, "naive"));
-  options_.baseline = texts("variant", {"naive"});
-  EXPECT_NE(text().find("vs variant=naive"), std::string::npos) << text();
-  EXPECT_NE(text().find("0.25x"), std::string::npos) << text();
-  EXPECT_NE(text().find("baseline"), std::string::npos) << text();
-  EXPECT_EQ(text().find("fastest"), std::string::npos) << text();
-}
-
-TEST_F(TableTest, AFilterKeepsTheCasesWithItsWords) {
-  options_.filter = "n=64 tuned";
-  EXPECT_EQ(text().find("128"), std::string::npos) << text();
-  EXPECT_NE(text().find("500.0 us"), std::string::npos) << text();
-  options_.filter = "n=6";  // no value of n
-  EXPECT_EQ(text(), "no case has \"n=6\"\n");
+  for (const char* part : {"cold", "3.000 ms", " 87.5", "layout=bhsd m=n\n"})
+    EXPECT_TRUE(shows(text(), part)) << text();
+  options_.all_columns = true;
+  for (const char* column : {"cv_%", "stop", "error", " n "}) EXPECT_TRUE(shows(text(), column)) << text();
 }
 
 // A filter hides rows, and changes no figure.
-TEST_F(TableTest, AFilteredCaseIsComparedWithAllCases) {
+TEST_F(TableTest, BaselineAndFilter) {
   options_.filter = "tile=16 n=64";
-  EXPECT_NE(text().find("2.00x"), std::string::npos) << text();
-  EXPECT_EQ(text().find("fastest\n"), std::string::npos) << text();
-  EXPECT_NE(csv(results_, options_).find(",2.00x,"), std::string::npos);
+  EXPECT_TRUE(shows(text(), "2.00x") && !shows(text(), "fastest\n") && !shows(text(), "128")) << text();
+  EXPECT_TRUE(shows(csv(results_, options_), ",2.00x,"));
+  options_.filter = "n=6";  // no value of n
+  EXPECT_EQ(text(), "no case has \"n=6\"\n");
+  options_.filter = "";
+  results_.push_back(measured(64, 16, 4e-3, "naive"));
+  options_.baseline = texts("variant", {"naive"});
+  for (const char* part : {"vs variant=naive", "0.25x", "baseline"}) EXPECT_TRUE(shows(text(), part)) << text();
+  EXPECT_FALSE(shows(text(), "fastest")) << text();
 }
 
-TEST_F(TableTest, TheTableFitsANarrowTerminal) {
-  results_.push_back(skipped(500, "needs 65536 bytes"));
-  for (options_.width = 20; options_.width < 60; ++options_.width) {
-    EXPECT_LE(width_of(text()), options_.width) << text();
-  }
-}
-
-TEST_F(TableTest, SkippedCasesAreOneLineForEachReason) {
+TEST_F(TableTest, ReasonsStandBelowTheTable) {
   for (int64_t n = 1; n <= 131; ++n) results_.push_back(skipped(n, "budget spent"));
   results_.push_back(skipped(500, "needs 65536 bytes"));
   EXPECT_TRUE(text().ends_with("\n131 skipped: budget spent\n1 skipped: needs 65536 bytes\n")) << text();
-  EXPECT_EQ(std::ranges::count(text(), '\n'), 8) << text();
-}
-
-TEST_F(TableTest, AFailuresReasonIsPrintedWhole) {
+  for (options_.width = 20; options_.width < 60; ++options_.width) EXPECT_LE(width_of(text()), options_.width);
   std::string reason = "O[0]: got nan, want 1";
   for (int word = 0; word < 60; ++word) reason += " word" + std::to_string(word);
   results_[1].status = "wrong";
   results_[1].reason = reason;
   results_[1].time.clear();
-  const std::string lines = text();
-  EXPECT_NE(lines.find("  wrong"), std::string::npos) << lines;
-  std::string joined = lines.substr(lines.find("1 wrong (n=64 tile=32): "));
+  options_.width = 100;
+  std::string joined = text().substr(text().find("1 wrong (n=64 tile=32): "));
   for (size_t at = 0; (at = joined.find("\n  ", at)) != joined.npos;) joined.replace(at, 3, " ");
-  EXPECT_NE(joined.find(reason), std::string::npos) << joined;
-  EXPECT_LE(width_of(lines), 100u) << lines;
+  EXPECT_TRUE(shows(joined, reason)) << joined;
+  EXPECT_LE(width_of(text()), 100u) << text();
 }
 
 TEST_F(TableTest, AWideTableIsFoldedToTheWidth) {
@@ -131,91 +107,56 @@ TEST_F(TableTest, AWideTableIsFoldedToTheWidth) {
     results_.push_back(results_[0]);
     results_.back().config.set("modifier_" + std::to_string(axis), int64_t{1});
   }
-  EXPECT_LE(width_of(text()), 100u) << text();
-  EXPECT_NE(text().find("modifier_3=1"), std::string::npos) << text();
-  EXPECT_NE(text().find("where `also` does not say otherwise:"), std::string::npos) << text();
+  EXPECT_TRUE(shows(text(), "modifier_3=1") && shows(text(), "where `also` does not say otherwise:")) << text();
   for (int axis = 0; axis < 12; ++axis) results_[0].config.set("modifier_" + std::to_string(axis), int64_t{2});
-  EXPECT_LE(width_of(text()), 100u) << "a cell of many axes must take several lines:\n" << text();
-  options_.width = 60;
-  EXPECT_LE(width_of(text()), 60u) << text();
+  for (options_.width = 60; options_.width <= 100; options_.width += 40) EXPECT_LE(width_of(text()), options_.width);
   options_.all_columns = true;
   EXPECT_GT(width_of(text()), 100u);
 }
 
-// A record's share of the copy rate comes from samples of the case and of a copy that took turns. The table must show
-// this share, and not divide the rate by a copy rate that was measured at another time.
-TEST_F(TableTest, TheTableAndCsvHaveTheRecordedShareOfTheCopyRate) {
-  results_[0].copy_pct = Estimate{87.5, 87, 88};
-  EXPECT_NE(text().find(" 87.5"), std::string::npos) << text();
-  EXPECT_NE(csv(results_, options_).find(",87.5,"), std::string::npos) << csv(results_, options_);
-}
-
 TEST_F(TableTest, CsvHasAllCasesAndWholeReasons) {
   results_.push_back(skipped(500, "needs \"65536\" bytes, 8192 are there"));
-  std::istringstream lines(csv(results_, options_));
-  std::vector<std::string> found;
-  for (std::string line; std::getline(lines, line);) found.push_back(line);
-  ASSERT_EQ(found.size(), 5u);
-  EXPECT_TRUE(found[0].starts_with("variant,layout,n,tile,id,status,reason,scope,median_s,")) << found[0];
-  EXPECT_TRUE(found[1].starts_with("tuned,bhsd,64,16,0123456789abcdef,ok,,device_hot,0.001,")) << found[1];
-  EXPECT_NE(found[4].find("skipped,\"needs \"\"65536\"\" bytes, 8192 are there\","), std::string::npos) << found[4];
+  const std::string found = csv(results_, options_);
+  EXPECT_EQ(std::ranges::count(found, '\n'), 5);
+  EXPECT_TRUE(found.starts_with("variant,layout,n,tile,id,status,reason,scope,median_s,")) << found;
+  EXPECT_TRUE(shows(found, "\ntuned,bhsd,64,16,0123456789abcdef,ok,,device_hot,0.001,")) << found;
+  EXPECT_TRUE(shows(found, "skipped,\"needs \"\"65536\"\" bytes, 8192 are there\",")) << found;
 }
 
 // ---- what disturbs a run
 
-class BusyTest : public ::testing::Test {
- protected:
-  BusyTest() {
-    device_.on_host = true;
-    device_.units = 2;
+TEST(BusyTest, WhatDisturbedARunIsReported) {
+  DeviceInfo device;
+  device.on_host = true;
+  struct {
+    uint32_t units;
+    int cores;
+    double others, cv;
+    bool throttled, apart;
+    const char *says, *of_the_case;  // the run's line has `says`; "" if there is none
+  } const table[] = {
+      {2, 2, 0.1, 0.01, false, false, "", ""},
+      {2, 2, 0.8, 0.01, false, false, "other programs used 0.8 of 2 cores", "other programs used 0.8 of 2 cores"},
+      {2, 8, 0.8, 0.01, false, false, "", ""},  // the cores suffice for the run and the other programs
+      {2, 2, 0, 2.22, false, false, "the samples of 1 of 2 cases scatter by up to 222 %", "scatter by 222 % (cv)"},
+      {64, 2, 0, 0.01, false, false, "64 threads on 2 cores", ""},
+      {2, 2, 0, 0.01, true, false, "the device throttled in 1 of 2 cases (sw_power_cap)", ""},
+      {2, 2, 0, 0.01, false, true, "in 1 of 2 comparisons two times of one case differ by more than 5 %", ""}};
+  for (const auto& [units, cores, others, cv, throttled, apart, says, of_the_case] : table) {
+    device.units = units;
+    std::vector<Measurement> results = {measured(64, 16, 1e-3), measured(64, 32, 1e-3)};
+    results[1].time[0].cv = cv;
+    if (throttled) results[1].clocks = {{"throttle_reasons", {"sw_power_cap"}}};
+    std::vector<Comparison> comparisons(2);
+    comparisons[0].aa = {1, 0.99, 1.01};
+    comparisons[1].aa = apart ? Estimate{1.1, 1.05, 1.15} : comparisons[0].aa;
+    const std::vector<std::string> lines = disturbances(device, results, comparisons, cores, others);
+    ASSERT_EQ(lines.size(), *says ? 1u : 0u) << says;
+    EXPECT_TRUE(lines.empty() || shows(lines[0], says)) << lines[0];
+    const std::string of_case = disturbance(device, results[1], cores, others);
+    EXPECT_TRUE(*of_the_case ? shows(of_case, of_the_case) : of_case.empty()) << of_case;
   }
-  std::string lines(int cores = 2, double others = 0) {
-    std::string text;
-    for (const std::string& line : disturbances(device_, results_, comparisons_, cores, others)) text += line + "\n";
-    return text;
-  }
-  DeviceInfo device_;
-  std::vector<Measurement> results_ = {measured(64, 16, 1e-3), measured(64, 32, 1e-3)};
-  std::vector<Comparison> comparisons_;
-};
-
-TEST_F(BusyTest, AQuietMachineSaysNothing) { EXPECT_EQ(lines(2, 0.1), ""); }
-
-TEST_F(BusyTest, OtherProgramsOnTheCoresOfTheRunAreReported) {
-  EXPECT_NE(lines(2, 0.8).find("the machine was busy: other programs used 0.8 of 2 cores"), std::string::npos);
-  EXPECT_EQ(lines(8, 0.8), "") << "nothing may be reported if the cores suffice for the run and the other programs";
-}
-
-TEST_F(BusyTest, ScatteredSamplesAreReported) {
-  results_[1].time[0].cv = 2.22;
-  EXPECT_EQ(lines(),
-            "the machine was busy: the samples of 1 of 2 cases scatter by up to 222 % (cv); measure again "
-            "when it is quiet\n");
-}
-
-TEST_F(BusyTest, ACaseSaysWhatDisturbedIt) {
-  EXPECT_EQ(disturbance(device_, results_[0], 2, 0.1), "");
-  EXPECT_EQ(disturbance(device_, results_[0], 2, 0.8), "other programs used 0.8 of 2 cores");
-  results_[0].time[0].cv = 0.64;
-  EXPECT_EQ(disturbance(device_, results_[0], 8, 0.8), "the samples scatter by 64 % (cv)");
-  EXPECT_EQ(disturbance(device_, skipped(500, "needs more"), 2, 0.8), "") << "the case was not timed";
-}
-
-TEST_F(BusyTest, TwoTimesOfOneCaseThatDifferAreReported) {
-  comparisons_.resize(2);
-  comparisons_[0].aa = {1, 0.99, 1.01};
-  comparisons_[1].aa = {1.1, 1.05, 1.15};
-  EXPECT_NE(lines().find("in 1 of 2 comparisons two times of one case differ by more than 5 %"), std::string::npos);
-}
-
-TEST_F(BusyTest, MoreThreadsThanCoresAreReported) {
-  device_.units = 64;
-  EXPECT_EQ(lines(), "64 threads on 2 cores: threads wait for each other; use --device cpu:threads=2\n");
-}
-
-TEST_F(BusyTest, ThrottlingIsReported) {
-  results_[0].clocks = {{"throttle_reasons", {"sw_power_cap"}}};
-  EXPECT_EQ(lines(), "the device throttled in 1 of 2 cases (sw_power_cap)\n");
+  EXPECT_EQ(disturbance(device, skipped(500, "needs more"), 2, 0.8), "") << "the case was not timed";
 }
 
 TEST(CoreTimesTest, OthersAreTheWorkOfOtherProcesses) {
