@@ -142,8 +142,8 @@ Bracket bracket_of(const std::vector<const Comparison*>& comparisons) {
 
 int run_with_crossovers(Experiment& lab) {
   if (lab.wants(crossover_hypothesis) || lab.wants("crossover_4096")) {
-    const int64_t last = sweep_span(lab.device().info()).large() ? last_of_large : last_of_small;
-    for (const Pair& pair : pairs_of(lab.groups(), {lab.device().info(), lab.files()})) {
+    const int64_t last = sweep_span(lab.info()).large() ? last_of_large : last_of_small;
+    for (const Pair& pair : pairs_of(lab.groups(), {lab.info(), lab.files()})) {
       Bracket bracket(last);
       while (const std::optional<int64_t> tokens = bracket.next()) {
         const std::optional<Estimate> ratio = probe(lab, pair, *tokens);

@@ -221,22 +221,25 @@ MemoryCeiling::MemoryCeiling(Device& device, PipelineCache& pipelines, Access ac
 
 double MemoryCeiling::sample() const { return run_once(device_, encoder_); }
 
+namespace {
+
+/// The rates that are measured.
+constexpr double Ceilings::* measured_rates[] = {&Ceilings::copy_gbps, &Ceilings::f32_tflops, &Ceilings::f16_tflops,
+                                                 &Ceilings::bf16_tflops, &Ceilings::tf32_tflops};
+
+}  // namespace
+
 Ceilings max(const Ceilings& a, const Ceilings& b) {
-  return {.copy_gbps = std::max(a.copy_gbps, b.copy_gbps),
-          .f32_tflops = std::max(a.f32_tflops, b.f32_tflops),
-          .f16_tflops = std::max(a.f16_tflops, b.f16_tflops),
-          .bf16_tflops = std::max(a.bf16_tflops, b.bf16_tflops),
-          .tf32_tflops = std::max(a.tf32_tflops, b.tf32_tflops),
-          .peak_16_bit_tflops = std::max(a.peak_16_bit_tflops, b.peak_16_bit_tflops)};
+  Ceilings larger = a;
+  larger.peak_16_bit_tflops = std::max(a.peak_16_bit_tflops, b.peak_16_bit_tflops);
+  for (double Ceilings::* const rate : measured_rates) larger.*rate = std::max(a.*rate, b.*rate);
+  return larger;
 }
 
 Ceilings scaled(const Ceilings& ceilings, double factor) {
-  return {.copy_gbps = factor * ceilings.copy_gbps,
-          .f32_tflops = factor * ceilings.f32_tflops,
-          .f16_tflops = factor * ceilings.f16_tflops,
-          .bf16_tflops = factor * ceilings.bf16_tflops,
-          .tf32_tflops = factor * ceilings.tf32_tflops,
-          .peak_16_bit_tflops = ceilings.peak_16_bit_tflops};
+  Ceilings scaled = ceilings;
+  for (double Ceilings::* const rate : measured_rates) scaled.*rate *= factor;
+  return scaled;
 }
 
 CacheFlush::CacheFlush(Device& device) : buffer_(device, 2 * device.info().last_level_cache_bytes) {}

@@ -4,32 +4,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <sstream>
 #include <thread>
 #include <utility>
 
 #include "common/base/file.h"
+#include "common/base/process.h"
 #include "common/base/sha256.h"
-#include "common/base/shell.h"
 
 namespace attn {
 namespace {
 
 /// Empty if the command fails.
 std::optional<std::string> output_of(const std::vector<std::string>& arguments) {
-  std::FILE* pipe = popen((shell_command(arguments) + " 2>/dev/null").c_str(), "r");
-  if (!pipe) return std::nullopt;
-  std::string text;
-  char chunk[256];
-  for (size_t got; (got = std::fread(chunk, 1, sizeof chunk, pipe)) > 0;) text.append(chunk, got);
-  if (pclose(pipe) != 0) return std::nullopt;
-  return text;
+  const ProcessResult result = run_process(arguments);
+  return result.status == 0 ? std::optional(result.output) : std::nullopt;
 }
 
 /// A hash of the names and contents of all files of a folder.

@@ -99,10 +99,12 @@ struct Experiment::State {
     require_sources();
     device = open_device(options.device);
     if (options.threadgroup_memory_bytes) device->limit_threadgroup_memory(*options.threadgroup_memory_bytes);
+    info = device->info();
     pipelines = std::make_unique<PipelineCache>(*device, PipelineCache::default_folder());
   }
 
   std::unique_ptr<Device> device;
+  DeviceInfo info;
   std::unique_ptr<PipelineCache> pipelines;
   const ExperimentSpec spec;  // destroyed before the device, because `make` may keep buffers
   const Options options;
@@ -135,6 +137,7 @@ Experiment::Experiment(const ExperimentSpec& spec, const Options& options, const
 Experiment::~Experiment() = default;
 
 Device& Experiment::device() { return *state_->device; }
+const DeviceInfo& Experiment::info() const { return state_->info; }
 PipelineCache& Experiment::pipelines() { return *state_->pipelines; }
 uint64_t Experiment::seed() const { return state_->options.seed; }
 bool Experiment::is_part() const { return state_->is_part; }
@@ -163,7 +166,7 @@ void Experiment::measure(const std::vector<std::vector<Case>>& groups, double sh
   const auto left = std::ranges::count_if(selected, [&](const Case& config) { return !run.recorder.has(config); });
   const auto cases = static_cast<double>(task.cases().size());
   const bool to_compare = !run.judge.claims().empty();
-  const double reserved_s = to_compare ? compare_share * state_->options.budget(state_->device->info()) : 0;
+  const double reserved_s = to_compare ? compare_share * state_->options.budget(state_->info) : 0;
   task.groups_s = std::min(share * task.budget_s,
                            (task.budget_s - reserved_s) * cases / std::max(cases, static_cast<double>(left)));
   run.tasks.run(std::move(task));
@@ -301,7 +304,10 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     const Json replayed = find_replayed(*options, spec);
     lab.emplace(spec, *options, open_device);
     Experiment::State& state = *lab->state_;
-    const DeviceInfo& info = state.device->info();
+    const DeviceInfo& info = state.info;
+    // A GPU may take only one process at a time, and its memory is for the worker.
+    state.pipelines.reset();
+    state.device.reset();
     Giver& giver = *(state.giver = std::make_unique<Giver>(state.spec, state.options, info, replayed, start));
     if (options->shard_count == 1) {  // another shard may have the value
       for (const std::string& text : unmet_values(*options, giver.selection.groups())) giver.recorder.tell(text);

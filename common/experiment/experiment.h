@@ -138,8 +138,10 @@ class Experiment {
   Experiment(const ExperimentSpec& spec, const Options& options, const DeviceOpener& open_device);
   ~Experiment();
 
+  /// The device of a worker. The process that gives tasks has closed its device.
   Device& device();
   PipelineCache& pipelines();
+  const DeviceInfo& info() const;
   uint64_t seed() const;
   /// Whether this process is one of --processes, which measures again cases that the run's sweep has checked.
   bool is_part() const;

@@ -47,51 +47,6 @@ std::optional<Estimate> pct_of(const Series& ceiling, double ceiling_amount, con
   return found.value <= max_ceiling_pct ? std::optional(found) : std::nullopt;
 }
 
-/// Times a group of trials with warm caches (hot), with flushed caches (cold), and launch by launch (phases). Hot
-/// samples take turns with matrix ceilings, and cold samples with memory ceilings. Phases have no ceilings.
-class GroupTimer {
- public:
-  GroupTimer(std::vector<Trial>& trials, const Device& device, uint64_t seed, std::function<void(size_t trial)> on_turn)
-      : trials_(trials), clocks_(device), seed_(seed), on_turn_(std::move(on_turn)) {}
-
-  /// Notes that trial number `trial` is now being timed.
-  void begin(size_t trial) {
-    running_ = trial;
-    on_turn_(trial);
-  }
-  Trial& running() { return trials_[running_]; }
-
-  using Subjects = std::vector<std::pair<size_t, Sampler>>;  // numbers of trials, with their samplers
-  /// Lets the samplers of `subjects` and of `ceilings` take turns. Returns the results of the subjects, followed by the
-  /// results of the ceilings.
-  std::vector<Measured> take_turns(const Subjects& subjects, const std::vector<Sampler>& ceilings,
-                                   const TimingPolicy& policy) {
-    std::vector<Sampler> samplers;
-    for (const auto& [trial, sampler] : subjects) {
-      samplers.emplace_back([this, trial = trial, sampler = sampler] {
-        begin(trial);
-        return sampler();
-      });
-    }
-    samplers.insert(samplers.end(), ceilings.begin(), ceilings.end());
-    return measure_interleaved(samplers, policy, interrupted, [this] { clocks_.read(); });
-  }
-
-  void add(size_t trial, const Measured& measured, size_t series, Scope scope) const {
-    if (measured.series.empty()) return;
-    trials_[trial].record.time.push_back(summarize(measured.series[series], scope, measured.stop, seed_));
-  }
-
-  Json clocks() const { return clocks_.json(); }
-
- private:
-  std::vector<Trial>& trials_;
-  ClockLog clocks_;
-  const uint64_t seed_;
-  const std::function<void(size_t)> on_turn_;
-  size_t running_ = 0;
-};
-
 template <typename Ceiling>
 Sampler sampler_of(const Ceiling& ceiling) {
   return [&ceiling]() -> std::vector<double> { return {ceiling.sample()}; };
@@ -273,14 +228,28 @@ void Runner::measure(std::vector<Trial> trials, double most_s) {
   const double for_cold = cold ? cold_share * share : 0;
 
   const Stopwatch stopwatch;
-  GroupTimer timer(trials, device_, options_.seed, [&](size_t trial) { port_->activity.at(trials[trial].number); });
+  ClockLog clocks(device_);
+  using Subjects = std::vector<std::pair<size_t, Sampler>>;  // indices into `trials`, with their samplers
+  // Returns the results of the subjects, followed by the results of the ceilings.
+  const auto take_turns = [&](const Subjects& subjects, const std::vector<Sampler>& ceilings,
+                              const TimingPolicy& policy) {
+    std::vector<Sampler> samplers;
+    for (const auto& [trial, sampler] : subjects) {
+      samplers.emplace_back([this, number = trials[trial].number, sampler = sampler] {
+        port_->activity.at(number);
+        return sampler();
+      });
+    }
+    samplers.insert(samplers.end(), ceilings.begin(), ceilings.end());
+    return measure_interleaved(samplers, policy, interrupted, [&] { clocks.read(); });
+  };
   std::vector<int> launches;
-  GroupTimer::Subjects hot_subjects, cold_subjects, phase_subjects;
+  Subjects hot_subjects, cold_subjects, phase_subjects;
   std::vector<Measured> hot, cold_measured, phases;
   std::string failure;
   try {
     for (size_t i = 0; i < trials.size(); ++i) {
-      timer.begin(i);
+      port_->activity.at(trials[i].number);
       const Trial& trial = trials[i];
       launches.push_back(launches_of_sample(device_, trial));
       if (trial.host) {
@@ -300,12 +269,11 @@ void Runner::measure(std::vector<Trial> trials, double most_s) {
     TimingPolicy hot_policy = policy(rounds, share - for_cold - for_phases);
     if (host) hot_policy.warmup = 0;  // the host's work was sampled once for the check
     tell("begin", fmt::format("{} in turn, from {}", trials.size(), label(trials.front().config, task_.label_axes)));
-    hot = timer.take_turns(hot_subjects, matrix_samplers, hot_policy);
-    if (!cold_subjects.empty())
-      cold_measured = timer.take_turns(cold_subjects, memory_samplers, policy(rounds, for_cold));
-    if (phased) phases = timer.take_turns(phase_subjects, {}, policy(rounds, for_phases));
+    hot = take_turns(hot_subjects, matrix_samplers, hot_policy);
+    if (!cold_subjects.empty()) cold_measured = take_turns(cold_subjects, memory_samplers, policy(rounds, for_cold));
+    if (phased) phases = take_turns(phase_subjects, {}, policy(rounds, for_phases));
   } catch (const DeviceLost&) {
-    Trial& culprit = timer.running();
+    Trial& culprit = *std::ranges::find(trials, port_->activity.at(), &Trial::number);
     guarded(culprit.record, [] { throw; });
     store(std::move(culprit.record));  // does not return
   } catch (const std::exception& error) {
@@ -316,7 +284,7 @@ void Runner::measure(std::vector<Trial> trials, double most_s) {
 
   // Returns the results of a trial's sampler. Returns null if the trial has no sampler among `subjects`, or if an
   // interruption came before the end of the first round.
-  const auto found = [](const GroupTimer::Subjects& subjects, const std::vector<Measured>& measured,
+  const auto found = [](const Subjects& subjects, const std::vector<Measured>& measured,
                         size_t trial) -> const Measured* {
     for (size_t i = 0; i < subjects.size() && i < measured.size(); ++i) {
       if (subjects[i].first == trial && !measured[i].series.empty()) return &measured[i];
@@ -335,9 +303,12 @@ void Runner::measure(std::vector<Trial> trials, double most_s) {
     const Measured* hot_of = found(hot_subjects, hot, i);
     // If an interruption left the trial too few rounds, the trial is not recorded.
     if (!hot_of || hot_of->series.front().size() < static_cast<size_t>(fewest_rounds)) continue;
-    if (!host) timer.add(i, *hot_of, 0, Scope::device_hot);
+    const auto add = [&](const Measured& measured, size_t series, Scope scope) {
+      trial.record.time.push_back(summarize(measured.series[series], scope, measured.stop, options_.seed));
+    };
+    if (!host) add(*hot_of, 0, Scope::device_hot);
     if (const Measured* cold_of = found(cold_subjects, cold_measured, i)) {
-      timer.add(i, *cold_of, 0, Scope::device_cold);
+      add(*cold_of, 0, Scope::device_cold);
       if (judged_cold(trial)) {
         const auto share_of = [&](size_t turns, const MemoryCeiling& ceiling) {
           return pct_of(cold_measured[cold_subjects.size() + turns].series.front(), ceiling.bytes(),
@@ -347,7 +318,7 @@ void Runner::measure(std::vector<Trial> trials, double most_s) {
         trial.record.read_pct = share_of(1, *read);
       }
     }
-    timer.add(i, *hot_of, host ? 0 : 1, Scope::host);
+    add(*hot_of, host ? 0 : 1, Scope::host);
     if (!host && work.flops > 0) {
       const auto ceiling = matrix.find(ceiling_key(trial));
       const Measured& turns = hot[hot_subjects.size() + std::distance(matrix.begin(), ceiling)];
@@ -361,7 +332,7 @@ void Runner::measure(std::vector<Trial> trials, double most_s) {
                       phases_of->stop, options_.seed);
       }
     }
-    trial.record.clocks = timer.clocks();
+    trial.record.clocks = clocks.json();
     if (host) trial.record.values = trial.host->values();
     port_->activity.at(trial.number);
     guarded(trial.record, [&] { check_again(trial); });

@@ -5,37 +5,29 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <set>
 #include <utility>
 
 #include "common/base/text_table.h"
 #include "common/experiment/options.h"
+#include "common/records/case_table.h"
 
 namespace attn {
-namespace {
-
-std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
-
-std::string microseconds(double seconds) { return fmt::format("{:.{}f}", 1e6 * seconds, seconds < 10e-6 ? 3 : 1); }
-std::string microseconds(const Timing* timing) { return timing ? microseconds(timing->median_s) : ""; }
-
-double half_interval(const Timing& timing) { return (timing.ci_hi_s - timing.ci_lo_s) / 2; }
-
-}  // namespace
+std::string format_time(const Timing& timing) {
+  return fmt::format("{} +-{:.1f}%", format_seconds(timing.median_s),
+                     50 * (timing.ci_hi_s - timing.ci_lo_s) / timing.median_s);
+}
 
 std::string format_interval(const Timing& timing) {
-  return fmt::format("{} us [{}, {}]", microseconds(timing.median_s), microseconds(timing.ci_lo_s),
-                     microseconds(timing.ci_hi_s));
+  return fmt::format("{} [{}, {}]", format_seconds(timing.median_s), format_seconds(timing.ci_lo_s),
+                     format_seconds(timing.ci_hi_s));
 }
 
 std::string summary(const Measurement& measurement) {
   std::string line = measurement.status;
   if (!measurement.reason.empty()) line += ": " + measurement.reason;
-  if (const Timing* main = measurement.main_timing()) {
-    line += fmt::format(", {} us +- {} %", microseconds(main), percent(half_interval(*main), main->median_s));
-    if (main->scope == Scope::device_hot) line += fmt::format(", {:.4g} TFLOP/s", measurement.tflops());
-  }
+  const Timing* const main = measurement.main_timing();
+  if (main) line += ", " + format_time(*main);
+  if (main && main->scope == Scope::device_hot) line += fmt::format(", {:.4g} TFLOP/s", measurement.tflops());
   return line;
 }
 
@@ -103,96 +95,34 @@ std::string claims_json(const std::string& experiment, const std::vector<Claim>&
   return text;
 }
 
-namespace {
-
-std::string kilobytes(size_t bytes) { return fmt::format("{:.4g} KB", static_cast<double>(bytes) / 1024); }
-
-size_t most_threadgroup_bytes(const Plan& plan) {
-  size_t most = 0;
-  for (const Launch& launch : plan.launches) most = std::max(most, launch.threadgroup_bytes);
-  return most;
-}
-
-/// The values that nearly all cases have. A list of cases says these values once.
-class Usual {
- public:
-  explicit Usual(const std::vector<Case>& cases) {
-    constexpr double nearly_all = 0.75;
-    std::map<std::string, std::map<std::string, size_t>> counts;  // by axis and value
-    for (const Case& config : cases) {
-      for (const auto& [axis, value] : config.axes()) {
-        if (counts.try_emplace(axis).second) axes_.push_back(axis);
-        ++counts[axis][to_string(value)];
-      }
-    }
-    for (const auto& [axis, values] : counts) {
-      const auto most = std::ranges::max_element(values, {}, [](const auto& entry) { return entry.second; });
-      if (most->second == cases.size()) always_.insert(axis);
-      if (cases.size() > 1 && most->second >= nearly_all * cases.size()) usual_[axis] = most->first;
-    }
-  }
-
-  /// The axes in which a case differs from the usual values, and all axes without a usual value.
-  std::string unlike(const Case& config) const {
-    std::vector<std::string> named;
-    for (const auto& [axis, value] : config.axes()) {
-      const auto usual = usual_.find(axis);
-      if (usual == usual_.end() || usual->second != to_string(value)) named.push_back(axis);
-    }
-    return named.empty() ? "(the usual values)" : config.key(named);
-  }
-
-  /// The usual values, in at most two paragraphs.
-  std::string head(size_t width) const {
-    std::string in_all, in_most;
-    for (const std::string& axis : axes_) {
-      const auto usual = usual_.find(axis);
-      if (usual != usual_.end())
-        (always_.contains(axis) ? in_all : in_most) += fmt::format(" {}={}", axis, usual->second);
-    }
-    return (in_all.empty() ? "" : wrapped("all cases:" + in_all, width, 2)) +
-           (in_most.empty() ? "" : wrapped("usually, where a line does not say otherwise:" + in_most, width, 2));
-  }
-
- private:
-  std::vector<std::string> axes_;
-  std::set<std::string> always_;
-  std::map<std::string, std::string> usual_;
-};
-
-}  // namespace
-
 std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                     const DeviceInfo& info, const std::function<const Plan&(const Case&)>& plan) {
-  std::string text;
-  size_t runnable = 0;
+  const auto kilobytes = [](size_t bytes) { return fmt::format("{:.4g}", static_cast<double>(bytes) / 1024); };
+  std::string lines;
   std::vector<Case> cases;
+  std::vector<CaseReason> reasons;
+  CaseTable table = {.heads = {"", "the study's KB", "our KB"}, .rows = {}, .width = output_width(), .remedy = ""};
   for (const auto& group : groups) cases.insert(cases.end(), group.begin(), group.end());
-  const Usual usual(cases);
-  const size_t width = output_width();
   for (const Case& config : cases) {
     const Plan& planned = plan(config);
     const auto reason = skip_reason(planned, info);
     const size_t study = spec.study_bytes ? spec.study_bytes(config, info) : 0;
-    const size_t ours = most_threadgroup_bytes(planned);
-    runnable += !reason;
-    if (options.json) {
-      Json line = {{"case", config.json()}, {"runs", !reason}, {"reason", reason.value_or("")}};
-      if (study > 0) line["threadgroup_bytes"] = {{"study", study}, {"ours", ours > 0 ? Json(ours) : Json()}};
-      text += line.dump() + "\n";
-    } else {
-      std::string line = usual.unlike(config);
-      if (study > 0) line += "  threadgroup memory: the study's kernel " + kilobytes(study);
-      if (study > 0 && ours > 0) line += ", ours " + kilobytes(ours);
-      text += wrapped(line + (reason ? "  skipped: " + *reason : ""), width, 4);
-    }
+    size_t ours = 0;
+    for (const Launch& launch : planned.launches) ours = std::max(ours, launch.threadgroup_bytes);
+    if (reason) reasons.push_back({"skipped", *reason, config});
+    table.rows.push_back(
+        {config,
+         {reason ? "skipped" : "", study > 0 ? kilobytes(study) : "", study > 0 && ours > 0 ? kilobytes(ours) : ""}});
+    Json line = {{"case", config.json()}, {"runs", !reason}, {"reason", reason.value_or("")}};
+    if (study > 0) line["threadgroup_bytes"] = {{"study", study}, {"ours", ours > 0 ? Json(ours) : Json()}};
+    lines += line.dump() + "\n";
   }
-  if (options.json) return text;
-  return usual.head(width) + text +
-         wrapped(fmt::format("{} of {} in {} would run, in at most about {} of measuring", runnable,
-                             counted(cases.size(), "case"), counted(groups.size(), "group"),
-                             format_duration(options.budget(info))),
-                 width, 2);
+  if (options.json) return lines;
+  return (cases.empty() ? "" : case_table(table)) + reasons_text(reasons, varying_axes(cases), output_width()) +
+         wrapped(fmt::format("{} of {} in {} would run, in at most about {} of measuring",
+                             cases.size() - reasons.size(), counted(cases.size(), "case"),
+                             counted(groups.size(), "group"), format_duration(options.budget(info))),
+                 output_width(), 2);
 }
 
 std::string verdict_text(const Json& finding) {

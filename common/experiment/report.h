@@ -10,7 +10,10 @@
 
 namespace attn {
 
-/// The median and its confidence interval, as in "123.4 us [122.9, 124.0]".
+/// The median, and half its confidence interval in per cent, as in "123.4 us +-0.4%".
+std::string format_time(const Timing& timing);
+
+/// The median and its confidence interval, as in "123.4 us [122.9 us, 124.0 us]".
 std::string format_interval(const Timing& timing);
 
 /// The result of one measurement, in one line.
@@ -23,11 +26,10 @@ std::string list(const ExperimentSpec& spec, const Options& options, const std::
 /// The text of --list --json: one line per claim, with its hypothesis and its words of advice.
 std::string claims_json(const std::string& experiment, const std::vector<Claim>& claims);
 
-/// The text of --dry-run: the values that nearly all cases have, a line for each case with the case's other values, and
-/// a last line with the totals. The line of a case says why the case would be skipped, if it would be. If the published
-/// study has a kernel for the case (ExperimentSpec::study_bytes), the line has the threadgroup memory of this kernel,
-/// and the largest threadgroup memory of the case's own launches. With --json there are only the lines of the cases, as
-/// JSON.
+/// The text of --dry-run: a table of the cases, a line for each reason why cases would be skipped, and a line with the
+/// totals. If the published study has a kernel for a case (ExperimentSpec::study_bytes), the table has the threadgroup
+/// memory of this kernel, and the largest threadgroup memory of the case's own launches. With --json there is one line
+/// a case, as JSON.
 std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                     const DeviceInfo& info, const std::function<const Plan&(const Case&)>& plan);
 

@@ -26,12 +26,6 @@ namespace {
 /// A condition of a record's run; null if the record was written before this condition existed.
 Json condition(const Json& run, const char* name) { return run.contains(name) ? run[name] : Json(nullptr); }
 
-/// Thrown if a record of the run to resume is from another session.
-struct OtherSession {
-  const char* field;
-  Json recorded, now;
-};
-
 std::string new_run_id(const std::string& time) {
   std::random_device random;
   return sha256(fmt::format("{} {} {}", time, getpid(), random())).substr(0, 16);
@@ -243,6 +237,7 @@ void Selection::resume(Recorder& recorder) {
   std::vector<std::string> problems;
   const auto records = read_records(path, problems);
   recorder.tell_problems(path, problems);
+  std::string other_session;
   for (const Json& record : records) {
     try {
       const Json& its_run = record.at("run");
@@ -254,18 +249,18 @@ void Selection::resume(Recorder& recorder) {
       }
       for (const char* field : session_fields) {
         const Json recorded = condition(its_run, field), now = recorder.session()[field];
-        if (recorded != now) throw OtherSession{field, recorded, now};
+        if (recorded != now) other_session = fmt::format("{} ({}, now {})", field, recorded.dump(), now.dump());
       }
       Measurement measurement = measurement_from_json(record);
       recorder.go_on(measurement.run_id);
       recorded_before_[in_order(measurement.config, spec_.axes).key()] = std::move(measurement);
-    } catch (const OtherSession& other) {
-      throw BadInput(
-          fmt::format("--resume: {} has a run with another {} ({}, now {}); start a new run without --resume", path,
-                      other.field, other.recorded.dump(), other.now.dump()));
     } catch (const std::exception&) {
       recorder.tell_damaged(path, record);
     }
+  }
+  if (!other_session.empty()) {
+    throw BadInput(
+        fmt::format("--resume: {} has a run with another {}; start a new run without --resume", path, other_session));
   }
 
   std::erase_if(recorded_before_, [&](const auto& entry) { return !is_done(entry.second); });
@@ -300,8 +295,7 @@ void Selection::resume_findings(Recorder& recorder) {
     if (!is_finding(finding)) continue;
     try {
       const Json& data = finding.at("data");
-      const Json& its_run = data.at("run");
-      if ((its_run.is_object() ? its_run.at("id") : its_run) != run["id"]) continue;
+      if (data.at("run") != run["id"]) continue;
       std::set<std::string> ids;
       for (const Measurement& result : recorder.results()) ids.insert(result.id);
       for (const auto& [key, record] : recorded_before_) ids.insert(record.id);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "common/base/text_table.h"
+#include "common/experiment/report.h"
 #include "common/records/case_table.h"
 
 namespace attn {
@@ -21,8 +22,6 @@ struct Column {
   std::function<std::string(const Measurement&)> cell;
   bool by_default = true;
 };
-
-std::string percent_of(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
 
 bool throttled(const Measurement& result) {
   return result.clocks.is_object() && !result.clocks.value("throttle_reasons", Json::array()).empty();
@@ -97,10 +96,7 @@ std::vector<Column> columns_of(const Results& results, const Ceilings& ceilings,
   };
   // If the table is too wide, the last columns are left out first.
   return {
-      {"time", main([](const Timing& time) {
-         return fmt::format("{} +-{}%", format_seconds(time.median_s),
-                            percent_of((time.ci_hi_s - time.ci_lo_s) / 2, time.median_s));
-       })},
+      {"time", main(format_time)},
       {options.baseline ? fmt::format("vs {}={}", options.baseline->name, to_string(options.baseline->values.front()))
                         : "vs fastest",
        [&](const Measurement& result) { return baselines.text(result, !options.baseline); }},
@@ -136,7 +132,11 @@ std::vector<Column> columns_of(const Results& results, const Ceilings& ceilings,
       {"hot_GB/s",
        [](const Measurement& result) { return launched(result) ? fmt::format("{:.4g}", result.gbps()) : ""; }, false},
       {"hot_copy_%",
-       [&](const Measurement& result) { return launched(result) ? percent_of(result.gbps(), ceilings.copy_gbps) : ""; },
+       [&](const Measurement& result) {
+         return launched(result) && ceilings.copy_gbps > 0
+                    ? fmt::format("{:.1f}", 100 * result.gbps() / ceilings.copy_gbps)
+                    : "";
+       },
        false},
       {"cv_%", main([](const Timing& time) { return fmt::format("{:.1f}", 100 * time.cv); }), false},
       {"n", main([](const Timing& time) { return std::to_string(time.n); }), false},

@@ -105,7 +105,7 @@ int main(int argc, char** argv) {
   const ExperimentSpec spec = hanging_spec();
   const auto body = [&](Experiment& lab) {  // the device has no ceilings, so nothing is concluded
     lab.measure(lab.groups());
-    lab.compare(duels(spec.claims(lab.device().info()), lab.results()));
+    lab.compare(duels(spec.claims(lab.info()), lab.results()));
     return 0;
   };
   return run_experiment(argc, argv, spec, body, [](std::string_view) {
