@@ -22,7 +22,7 @@ void Runner::run_duels() {
     if (interrupted()) return;
     std::optional<PairSamples> samples;
     if (const double left_s = task_.budget_s - spent_s(); left_s > 0) {
-      tell("begin", label(duel.contender, task_.label_axes) + " against " + label(duel.baseline, task_.label_axes));
+      tell("begin", label(duel.contender, label_axes_) + " against " + label(duel.baseline, label_axes_));
       const Stopwatch stopwatch;
       samples = sample_pair(duel, number, left_s / static_cast<double>(left));
       measured_s_ += stopwatch.seconds();

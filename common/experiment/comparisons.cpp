@@ -19,16 +19,10 @@ std::string describe(const Comparison& comparison, const std::vector<std::string
 
 }  // namespace
 
-Comparisons::Comparisons(const Options& options, const DeviceInfo& info, const ExperimentSpec& spec,
-                         const Selection& selection, Recorder& recorder, Tasks& tasks)
-    : options_(options),
-      info_(info),
-      compared_axes_(spec.compared_axes),
-      selection_(selection),
-      recorder_(recorder),
-      tasks_(tasks) {
+Comparisons::Comparisons(const Given& given, const Selection& selection, Recorder& recorder, Tasks& tasks)
+    : given_(given), selection_(selection), recorder_(recorder), tasks_(tasks) {
   for (const FigureKind kind : {FigureKind::ratio, FigureKind::share, FigureKind::absolute}) {
-    processes_.spreads[kind] = spread_of(device_name(info), spec.name, kind);
+    processes_.spreads[kind] = spread_of(device_name(given.info), given.spec.name, kind);
   }
 }
 
@@ -59,7 +53,7 @@ void Comparisons::keep(const Comparison& comparison, const std::vector<Duel>& as
 }
 
 void Comparisons::keep_new(const Comparison& comparison, const std::vector<Duel>& asked) {
-  if (!options_.quiet) recorder_.progress().note(describe(comparison, recorder_.label_axes()));
+  if (!given_.options.quiet) recorder_.progress().note(describe(comparison, recorder_.label_axes()));
   keep(comparison, asked);
 }
 
@@ -67,7 +61,7 @@ void Comparisons::compare(const std::vector<Duel>& asked, double budget_s) {
   Task task{.duels = left_of(asked, false), .budget_s = budget_s};
   if (task.empty()) return;
   for (const auto& [duel, samples] : tasks_.run(std::move(task)).pairs) {
-    keep_new(compared(duel.baseline, duel.contender, samples, options_.seed), asked);
+    keep_new(compared(duel.baseline, duel.contender, samples, given_.options.seed), asked);
   }
 }
 
@@ -76,14 +70,14 @@ void Comparisons::repeat(const std::vector<Claim>& claims, const std::vector<Due
   for (const Comparison& comparison : comparisons_) {
     duels.push_back({comparison.hypothesis, comparison.baseline, comparison.contender});
   }
-  const int count = options_.process_count(info_);
+  const int count = given_.options.process_count(given_.info);
   if (count == 1) {
     compare(duels, tasks_.budget_left());
   } else {
     repeat_in(count, selection_.cases_to_repeat(claims, recorder_.results()), duels);
   }
   const bool measured_nothing = tasks_.measured_s() == 0 && recorder_.only_taken_over() && !recorder_.results().empty();
-  if (options_.resume && !options_.quiet && measured_nothing) {
+  if (given_.options.resume && !given_.options.quiet && measured_nothing) {
     recorder_.tell(
         fmt::format("nothing is left to measure: the run {} is complete", recorder_.run().at("id").get<std::string>()));
   }
@@ -93,7 +87,7 @@ void Comparisons::repeat_in(int count, const std::vector<Case>& cases, const std
   const std::vector<Duel> pairs = left_of(asked, true);
   std::vector<Tasks::Found> parts;
   for (int part = 1; part <= count && tasks_.budget_left() > 0; ++part) {
-    Task task{.groups = group(cases, compared_axes_), .duels = pairs, .part = part, .parts = count};
+    Task task{.groups = group(cases, given_.spec.compared_axes), .duels = pairs, .part = part, .parts = count};
     std::erase_if(task.duels, [&](const Duel& duel) {
       return !recorder_.was_measured(duel.baseline) || !recorder_.was_measured(duel.contender);
     });
@@ -123,13 +117,13 @@ void Comparisons::pool_pairs(const std::vector<Tasks::Found>& parts, const std::
           std::ranges::find_if(part.pairs, [&](const auto& other) { return same_pair(other.first, pair); });
       if (measured == part.pairs.end()) continue;
       samples.push_back(measured->second);
-      of_processes.push_back(compared(pair.baseline, pair.contender, samples.back(), options_.seed));
+      of_processes.push_back(compared(pair.baseline, pair.contender, samples.back(), given_.options.seed));
       of_processes.back().process = part.part;
     }
     if (of_processes.empty() || !recorder_.was_measured(pair.baseline) || !recorder_.was_measured(pair.contender)) {
       continue;
     }
-    keep_new(compared(of_processes, samples, processes_.spreads[FigureKind::ratio], options_.seed), asked);
+    keep_new(compared(of_processes, samples, processes_.spreads[FigureKind::ratio], given_.options.seed), asked);
   }
 }
 

@@ -13,8 +13,7 @@ namespace attn {
 
 class Comparisons {
  public:
-  Comparisons(const Options& options, const DeviceInfo& info, const ExperimentSpec& spec, const Selection& selection,
-              Recorder& recorder, Tasks& tasks);
+  Comparisons(const Given& given, const Selection& selection, Recorder& recorder, Tasks& tasks);
 
   /// Compares the pairs in the worker of the sweep, with at most `budget_s` seconds for all of them.
   void compare(const std::vector<Duel>& asked, double budget_s);
@@ -40,9 +39,7 @@ class Comparisons {
   /// Does what repeat() does in `count` processes.
   void repeat_in(int count, const std::vector<Case>& cases, const std::vector<Duel>& asked);
 
-  const Options& options_;
-  const DeviceInfo& info_;
-  const std::vector<std::string>& compared_axes_;
+  const Given given_;
   const Selection& selection_;
   Recorder& recorder_;
   Tasks& tasks_;

@@ -71,17 +71,16 @@ std::string words_of(const std::exception& error) {
 
 /// What only the process has that gives the tasks.
 struct Giver {
-  Giver(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info, const Json& replayed,
-        const WorkerStarter& start)
-      : plans(spec, {info, options.files}),
-        selection(spec, options, plans, replayed),
-        recorder(spec, options, new_run(spec, options, info, replayed)),
-        tasks(spec, options, info, recorder, start),
-        comparisons(options, info, spec, selection, recorder, tasks),
-        judge(spec, options, info, selection, recorder, tasks, comparisons) {
+  Giver(const Given& given, const Json& replayed, const WorkerStarter& start)
+      : plans(given.spec, {given.info, given.options.files}),
+        selection(given, plans, replayed),
+        recorder(given, new_run(given, replayed)),
+        tasks(given, recorder, start),
+        comparisons(given, selection, recorder, tasks),
+        judge(given, selection, recorder, tasks, comparisons) {
     const std::vector<Case> cases = selection.cases();
     recorder.set_label_axes(varying_axes(cases));
-    asked_for = cases.size() == 1 && (!options.input.empty() || !options.dump_output.empty());
+    asked_for = cases.size() == 1 && (!given.options.input.empty() || !given.options.dump_output.empty());
   }
 
   Plans plans;
@@ -308,7 +307,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     // A GPU may take only one process at a time, and its memory is for the worker.
     state.pipelines.reset();
     state.device.reset();
-    Giver& giver = *(state.giver = std::make_unique<Giver>(state.spec, state.options, info, replayed, start));
+    Giver& giver = *(state.giver = std::make_unique<Giver>(Given{state.spec, state.options, info}, replayed, start));
     if (options->shard_count == 1) {  // another shard may have the value
       for (const std::string& text : unmet_values(*options, giver.selection.groups())) giver.recorder.tell(text);
     }

@@ -47,12 +47,12 @@ Json Judge::code_of(const Case& config) const {
 
 Json Judge::header() const {
   const Json& test = tasks_.flush_selftest();
-  const Json environment = {{"device", info_.json()},           {"ceilings", tasks_.ceilings().json()},
+  const Json environment = {{"device", given_.info.json()},     {"ceilings", tasks_.ceilings().json()},
                             {"flush_selftest", test},           {"version", version()},
                             {"host_compiler", host_compiler()}, {"git", git_state(source_root())}};
   Json header = {{"schema", "run/1"},
                  {"id", ""},
-                 {"experiment", spec_.name},
+                 {"experiment", given_.spec.name},
                  {"run", recorder_.run()},
                  {"session", recorder_.session()},
                  {"env", environment}};
@@ -66,7 +66,7 @@ Json Judge::find(const Conclusion& conclusion, const std::vector<Json>& known) {
   if (claim == claims_.end()) {
     throw std::logic_error("a conclusion about '" + conclusion.hypothesis + "', which is no registered hypothesis");
   }
-  Json finding = make_finding(spec_.name, device_name(info_), claim->hypothesis, conclusion, run_id());
+  Json finding = make_finding(given_.spec.name, device_name(given_.info), claim->hypothesis, conclusion, run_id());
   Json cases = Json::array(), code = Json::array();
   for (const Case& config : cases_of(conclusion, recorder_.results())) {
     cases.push_back(config.json());
@@ -85,22 +85,22 @@ Json Judge::find(const Conclusion& conclusion, const std::vector<Json>& known) {
 }
 
 Json Judge::answer_json(const std::vector<Json>& findings) {
-  const std::string where = device_name(info_);
-  const bool whole = options_.axes.empty() && options_.input.empty() && options_.shard_count == 1 &&
-                     !selection_.replays() && !has_files(options_.files);
-  AnswerInput input = {.spec = spec_.answer,
+  const std::string where = device_name(given_.info);
+  const bool whole = given_.options.axes.empty() && given_.options.input.empty() && given_.options.shard_count == 1 &&
+                     !selection_.replays() && !has_files(given_.options.files);
+  AnswerInput input = {.spec = given_.spec.answer,
                        .claims = claims_,
                        .device = where,
                        .results = recorder_.results(),
                        .comparisons = comparisons_.all(),
                        .findings = findings,
-                       .known = known_of(ATTN_POOLED_CLAIMS, spec_.name, where),
-                       .whole_sweep = whole && !options_.only_verify,
+                       .known = known_of(ATTN_POOLED_CLAIMS, given_.spec.name, where),
+                       .whole_sweep = whole && !given_.options.only_verify,
                        .complete = [&](Case& config) {
-                         if (spec_.complete) spec_.complete(config, info_);
+                         if (given_.spec.complete) given_.spec.complete(config, given_.info);
                        }};
-  input.known.tuning = tuning(info_);
-  Json found = {{"schema", "answer/1"}, {"experiment", spec_.name}, {"run", run_id()}};
+  input.known.tuning = tuning(given_.info);
+  Json found = {{"schema", "answer/1"}, {"experiment", given_.spec.name}, {"run", run_id()}};
   try {
     found.update(answer(input));
   } catch (const Json::exception& error) {
@@ -109,19 +109,20 @@ Json Judge::answer_json(const std::vector<Json>& findings) {
     input.known = {};
     found.update(answer(input));
   }
-  found["warnings"] =
-      disturbances(info_, recorder_.results(), comparisons_.all(), started_.cores, others(started_, core_times()));
-  found["measurements"] = options_.measurements_path;
-  found["findings"] = options_.findings_path;
+  found["warnings"] = disturbances(given_.info, recorder_.results(), comparisons_.all(), started_.cores,
+                                   others(started_, core_times()));
+  found["measurements"] = given_.options.measurements_path;
+  found["findings"] = given_.options.findings_path;
   return found;
 }
 
 std::string Judge::table_text() const {
-  const TableOptions shown = {options_.all_columns, output_width(),
-                              spec_.answer.alternatives.empty() ? spec_.compared_axes : spec_.answer.alternatives,
-                              options_.baseline, options_.filter};
+  const TableOptions shown = {
+      given_.options.all_columns, output_width(),
+      given_.spec.answer.alternatives.empty() ? given_.spec.compared_axes : given_.spec.answer.alternatives,
+      given_.options.baseline, given_.options.filter};
   const auto& results = recorder_.results();
-  return options_.csv ? csv(results, shown) : table(results, tasks_.ceilings(), shown);
+  return given_.options.csv ? csv(results, shown) : table(results, tasks_.ceilings(), shown);
 }
 
 std::string Judge::end_text(const Json& answer, const std::string& verdicts) const {
@@ -131,7 +132,7 @@ std::string Judge::end_text(const Json& answer, const std::string& verdicts) con
   for (std::string line; std::getline(lines, line);) text += wrapped(line, width, 13);
   if (!verdicts.empty()) text += "\n";
   for (const Json& warning : answer.at("warnings")) text += wrapped("WARNING " + warning.get<std::string>(), width, 2);
-  if (!options_.only_verify && !selection_.replays_finding()) {
+  if (!given_.options.only_verify && !selection_.replays_finding()) {
     const size_t records = answer.at("records");
     text += wrapped(
         fmt::format("ANSWER for {}, {}", answer.at("device").get<std::string>(),
@@ -143,11 +144,13 @@ std::string Judge::end_text(const Json& answer, const std::string& verdicts) con
   for (const auto& [status, count] : answer.at("counts").items())
     counts.push_back(fmt::format("{} {}", count.get<int>(), status));
   text += wrapped(fmt::format("{}", fmt::join(counts, ", ")), width, 2);
-  text += wrapped(fmt::format("records: {} {}", options_.measurements_path, options_.findings_path), width, 2);
+  text +=
+      wrapped(fmt::format("records: {} {}", given_.options.measurements_path, given_.options.findings_path), width, 2);
   const std::filesystem::path report = std::filesystem::path(source_root()) / "scripts/report";
   if (std::filesystem::exists(report)) {  // the script is missing where only the programs are installed
     text += labelled_command(
-        "report:  ", {std::filesystem::proximate(report).string(), options_.measurements_path, options_.findings_path},
+        "report:  ",
+        {std::filesystem::proximate(report).string(), given_.options.measurements_path, given_.options.findings_path},
         width);
   }
   const std::vector<Measurement>& results = recorder_.results();
@@ -156,15 +159,16 @@ std::string Judge::end_text(const Json& answer, const std::string& verdicts) con
                          : last != results.end()       ? last->id
                                                        : std::string();
   if (!id.empty()) {
-    std::vector<std::string> words = {options_.arguments.front()};
-    if (options_.measurements_path != Options().measurements_path) {
-      words.insert(words.end(), {"--measurements", options_.measurements_path});
+    std::vector<std::string> words = {given_.options.arguments.front()};
+    if (given_.options.measurements_path != Options().measurements_path) {
+      words.insert(words.end(), {"--measurements", given_.options.measurements_path});
     }
-    if (options_.findings_path != Options().findings_path) words.insert(words.end(), {"--out", options_.findings_path});
+    if (given_.options.findings_path != Options().findings_path)
+      words.insert(words.end(), {"--out", given_.options.findings_path});
     words.insert(words.end(), {"--replay", short_id(id, results)});
     text += labelled_command("replay:  ", words, width);
   }
-  if (options_.only_verify || selection_.replays_finding()) return above + text;
+  if (given_.options.only_verify || selection_.replays_finding()) return above + text;
   constexpr size_t screen = 24, fewest = 6;  // lines
   const auto taken = static_cast<size_t>(std::ranges::count(above + text, '\n')) + 1;
   return above + answer_text(answer, width, std::max(fewest, screen - std::min(screen, taken))) + "\n" + text;
@@ -193,8 +197,8 @@ std::optional<std::string> Judge::nothing_ran() const {
 
 std::vector<Json> Judge::findings_of(const std::vector<Conclusion>& conclusions) {
   std::vector<std::string> problems;
-  const std::vector<Json> known = read_records(options_.findings_path, problems);
-  recorder_.tell_problems(options_.findings_path, problems);
+  const std::vector<Json> known = read_records(given_.options.findings_path, problems);
+  recorder_.tell_problems(given_.options.findings_path, problems);
   bool has_header = std::ranges::any_of(known, [&](const Json& record) {
     return record.value("schema", "") == "run/1" && record.value("/run/id"_json_pointer, Json()) == run_id();
   });
@@ -254,20 +258,21 @@ std::string Judge::verdicts_text(const std::vector<Json>& findings) const {
 int Judge::conclude(const std::vector<Conclusion>& conclusions) {
   recorder_.progress().clear();
   const std::vector<Measurement>& results = recorder_.results();
-  if (options_.baseline && std::ranges::none_of(results, [&](const Measurement& result) {
-        return result.main_timing() && has_value(result.config, *options_.baseline);
+  if (given_.options.baseline && std::ranges::none_of(results, [&](const Measurement& result) {
+        return result.main_timing() && has_value(result.config, *given_.options.baseline);
       })) {
-    recorder_.tell(fmt::format("--baseline {}={}: no measured case of this run has this value", options_.baseline->name,
-                               to_string(options_.baseline->values.front())));
+    recorder_.tell(fmt::format("--baseline {}={}: no measured case of this run has this value",
+                               given_.options.baseline->name, to_string(given_.options.baseline->values.front())));
   }
-  const std::vector<Json> findings = options_.only_verify ? std::vector<Json>() : findings_of(conclusions);
-  if (options_.csv) {
+  const std::vector<Json> findings = given_.options.only_verify ? std::vector<Json>() : findings_of(conclusions);
+  if (given_.options.csv) {
     to_stdout(table_text());
   } else {
     const Json answer = answer_json(findings);
     recorder_.print_json(answer);
-    const bool shows_verdicts = !options_.only_verify && (options_.verdicts || selection_.replays_finding());
-    if (!options_.json) to_stdout(table_text() + end_text(answer, shows_verdicts ? verdicts_text(findings) : ""));
+    const bool shows_verdicts =
+        !given_.options.only_verify && (given_.options.verdicts || selection_.replays_finding());
+    if (!given_.options.json) to_stdout(table_text() + end_text(answer, shows_verdicts ? verdicts_text(findings) : ""));
   }
   if (const auto reason = selection_.replays() ? std::nullopt : nothing_ran()) {
     recorder_.tell(*reason);
@@ -285,9 +290,9 @@ int Judge::compare_with_replayed() {
   const bool agrees = both ? before->ci_lo_s <= after->ci_hi_s && after->ci_lo_s <= before->ci_hi_s
                            : !before && !after && old.status == now.status;
   recorder_.progress().clear();
-  if (options_.csv) to_stdout(table_text());
+  if (given_.options.csv) to_stdout(table_text());
   recorder_.print_json({{"replay", old.id}, {"measurement", now.id}, {"agrees", agrees}});
-  if (!options_.json && !options_.csv) {
+  if (!given_.options.json && !given_.options.csv) {
     const auto print_line = [](const char* when, const Measurement& record, const Timing* timing) {
       to_stdout(fmt::format("{:<9} {}  {} {}\n", when, record.id, record.status,
                             timing ? format_interval(*timing) : record.reason));

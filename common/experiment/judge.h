@@ -17,16 +17,14 @@ namespace attn {
 
 class Judge {
  public:
-  Judge(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info, const Selection& selection,
-        Recorder& recorder, const Tasks& tasks, const Comparisons& comparisons)
-      : spec_(spec),
-        options_(options),
-        info_(info),
+  Judge(const Given& given, const Selection& selection, Recorder& recorder, const Tasks& tasks,
+        const Comparisons& comparisons)
+      : given_(given),
         selection_(selection),
         recorder_(recorder),
         tasks_(tasks),
         comparisons_(comparisons),
-        claims_(spec.claims ? spec.claims(info) : std::vector<Claim>()) {}
+        claims_(given.spec.claims ? given.spec.claims(given.info) : std::vector<Claim>()) {}
 
   const std::vector<Claim>& claims() const { return claims_; }
   /// Writes the findings, and prints the table, the verdicts and the answer. Returns the exit status.
@@ -57,9 +55,7 @@ class Judge {
   /// The commonest reason why cases were skipped, if no case of this run could run; else nothing.
   std::optional<std::string> nothing_ran() const;
 
-  const ExperimentSpec& spec_;
-  const Options& options_;
-  const DeviceInfo& info_;
+  const Given given_;
   const Selection& selection_;
   Recorder& recorder_;
   const Tasks& tasks_;

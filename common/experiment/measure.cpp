@@ -145,6 +145,7 @@ TimingPolicy Runner::policy(const Rounds& rounds, double budget_s) const {
 
 void Runner::run(const Task& task, const Port& port) {
   task_ = task;
+  label_axes_ = varying_axes(task.cases());
   port_ = &port;
   since_task_ = Stopwatch();
   measured_s_ = sent_s_ = 0;
@@ -268,7 +269,7 @@ void Runner::measure(std::vector<Trial> trials, double most_s) {
     const Rounds& rounds = host ? host_rounds : sweep_rounds;
     TimingPolicy hot_policy = policy(rounds, share - for_cold - for_phases);
     if (host) hot_policy.warmup = 0;  // the host's work was sampled once for the check
-    tell("begin", fmt::format("{} in turn, from {}", trials.size(), label(trials.front().config, task_.label_axes)));
+    tell("begin", fmt::format("{} in turn, from {}", trials.size(), label(trials.front().config, label_axes_)));
     hot = take_turns(hot_subjects, matrix_samplers, hot_policy);
     if (!cold_subjects.empty()) cold_measured = take_turns(cold_subjects, memory_samplers, policy(rounds, for_cold));
     if (phased) phases = take_turns(phase_subjects, {}, policy(rounds, for_phases));

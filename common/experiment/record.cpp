@@ -37,16 +37,15 @@ std::string label(const Case& config, const std::vector<std::string>& axes) {
   return axes.empty() ? config.key() : config.key(axes);
 }
 
-Recorder::Recorder(const ExperimentSpec& spec, const Options& options, Json run)
-    : spec_(spec),
-      options_(options),
+Recorder::Recorder(const Given& given, Json run)
+    : given_(given),
       run_(std::move(run)),
-      session_(attn::session(source_root(), spec.source_folders)),
-      progress_(options.quiet) {}
+      session_(attn::session(source_root(), given.spec.source_folders)),
+      progress_(given.options.quiet) {}
 
 void Recorder::open() {
-  measurement_file_.emplace(options_.measurements_path);
-  finding_file_.emplace(options_.findings_path);
+  measurement_file_.emplace(given_.options.measurements_path);
+  finding_file_.emplace(given_.options.findings_path);
 }
 
 bool Recorder::has(const Case& config) const {
@@ -81,9 +80,9 @@ void Recorder::store(Json record, const Json& samples) {
 }
 
 void Recorder::keep_samples(int process, const Json& what, const Json& samples) {
-  const std::string path = options_.samples_path();
+  const std::string path = given_.options.samples_path();
   if (path.empty()) return;
-  Json line = {{"schema", "samples/1"}, {"experiment", spec_.name}, {"run", run_["id"]}, {"process", process}};
+  Json line = {{"schema", "samples/1"}, {"experiment", given_.spec.name}, {"run", run_["id"]}, {"process", process}};
   for (const Json& fields : {what, samples}) line.update(fields);
   keep([&] {
     if (!sample_file_) sample_file_.emplace(path);
@@ -112,11 +111,11 @@ void Recorder::keep(const std::function<void()>& write) {
 
 std::string Recorder::kept() const {
   return fmt::format("{}{} {} kept in {}", unwritten_ ? "not all of " : "", counted(results_.size(), "case"),
-                     results_.size() == 1 ? "is" : "are", options_.measurements_path);
+                     results_.size() == 1 ? "is" : "are", given_.options.measurements_path);
 }
 
 void Recorder::print_json(const Json& json) const {
-  if (!options_.json) return;
+  if (!given_.options.json) return;
   // If stdout cannot be written, the run goes on, and run_experiment() reports the failure at the end.
   to_stdout(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
 }

@@ -39,6 +39,13 @@ inline std::string first_line(const std::string& text) { return text.substr(0, t
 /// machine (two of its threads, for example).
 std::string device_name(const DeviceInfo& info);
 
+/// What a run is given. It does not change, and outlives who has it.
+struct Given {
+  const ExperimentSpec& spec;
+  const Options& options;
+  const DeviceInfo& info;
+};
+
 /// A record without results.
 Measurement blank(const ExperimentSpec& spec, const DeviceInfo& info, const Json& run, const Case& config);
 
@@ -54,8 +61,8 @@ std::string label(const Case& config, const std::vector<std::string>& axes);
 
 class Recorder {
  public:
-  /// `run` describes the run in records (run/1). The other arguments must outlive the recorder.
-  Recorder(const ExperimentSpec& spec, const Options& options, Json run);
+  /// `run` describes the run in records (run/1).
+  Recorder(const Given& given, Json run);
 
   /// Opens the files of measurements and findings. Throws BadInput.
   void open();
@@ -88,7 +95,7 @@ class Recorder {
 
   Progress& progress() { return progress_; }
   /// Prints a line for the user, which begins with the experiment's name.
-  void tell(const std::string& text) { progress_.note(spec_.name + ": " + text); }
+  void tell(const std::string& text) { progress_.note(given_.spec.name + ": " + text); }
   /// Prints the problems that read_records() found in a file.
   void tell_problems(const std::string& path, const std::vector<std::string>& problems);
   /// Prints that a record of a file is damaged.
@@ -100,8 +107,7 @@ class Recorder {
  private:
   void keep(const std::function<void()>& write);
 
-  const ExperimentSpec& spec_;
-  const Options& options_;
+  const Given given_;
   Json run_;
   const Json session_;
   Progress progress_;

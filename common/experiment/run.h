@@ -179,6 +179,7 @@ class Runner {
   const CoreTimes started_ = core_times();
   // of the task
   Task task_;
+  std::vector<std::string> label_axes_;  // the axes that progress names
   const Port* port_ = nullptr;
   Stopwatch since_task_;
   double measured_s_ = 0, sent_s_ = 0;

@@ -54,11 +54,10 @@ const Json& run_of(const Json& record) { return is_finding(record) ? record.at("
 
 /// The command line that repeats the run from the start, with the defaults of device, profile and seed written out. In
 /// a replay of a finding the result is the command line of the finding's run.
-std::string replay_command(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info,
-                           const Json& replayed) {
+std::string replay_command(const Given& given, const Json& replayed) {
   if (is_finding(replayed)) return run_of(replayed).at("replay");
-  std::vector<std::string> arguments = options.arguments;
-  if (!arguments.empty()) arguments[0] = spec.name;
+  std::vector<std::string> arguments = given.options.arguments;
+  if (!arguments.empty()) arguments[0] = given.spec.name;
   std::erase(arguments, "--resume");
   const auto add = [&](const std::string& option, const std::string& value) {
     const bool named = std::ranges::any_of(arguments, [&](const std::string& argument) {
@@ -66,9 +65,9 @@ std::string replay_command(const ExperimentSpec& spec, const Options& options, c
     });
     if (!named) arguments.insert(arguments.end(), {option, value});
   };
-  add("--device", info.spec);
-  add("--profile", options.profile);
-  add("--seed", std::to_string(options.seed));
+  add("--device", given.info.spec);
+  add("--profile", given.options.profile);
+  add("--seed", std::to_string(given.options.seed));
   return shell_command(arguments);
 }
 
@@ -183,29 +182,28 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
   return record;
 }
 
-Json new_run(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info, const Json& replayed) {
+Json new_run(const Given& given, const Json& replayed) {
   const std::string now = utc_now();
-  std::vector<std::string> arguments = options.arguments;
-  if (!arguments.empty()) arguments[0] = spec.name;  // records leave out the program's folder
-  const auto& bytes = options.threadgroup_memory_bytes;
+  std::vector<std::string> arguments = given.options.arguments;
+  if (!arguments.empty()) arguments[0] = given.spec.name;  // records leave out the program's folder
+  const auto& bytes = given.options.threadgroup_memory_bytes;
   return {{"id", new_run_id(now)},
           {"ts", now},
           {"argv", arguments},
-          {"seed", options.seed},
-          {"replay", replay_command(spec, options, info, replayed)},
-          {"profile", options.profile},
-          {"device", info.spec},
+          {"seed", given.options.seed},
+          {"replay", replay_command(given, replayed)},
+          {"profile", given.options.profile},
+          {"device", given.info.spec},
           {"threadgroup_memory_bytes", bytes ? Json(*bytes) : Json()},
-          {"input", file_json("--input", options.input)},
-          {"files", files_json(options.files)}};
+          {"input", file_json("--input", given.options.input)},
+          {"files", files_json(given.options.files)}};
 }
 
-Selection::Selection(const ExperimentSpec& spec, const Options& options, Plans& plans, Json replayed)
-    : spec_(spec),
-      options_(options),
+Selection::Selection(const Given& given, Plans& plans, Json replayed)
+    : given_(given),
       plans_(plans),
       replayed_(std::move(replayed)),
-      groups_(replays() ? replayed_cases(replayed_, spec) : select_cases(spec, options, plans.info())) {
+      groups_(replays() ? replayed_cases(replayed_, given.spec) : select_cases(given.spec, given.options, given.info)) {
   for (const Case& config : cases()) plans_(config);
 }
 
@@ -233,7 +231,7 @@ bool Selection::wants(const std::string& hypothesis, const std::optional<std::st
 }
 
 void Selection::resume(Recorder& recorder) {
-  const std::string& path = options_.measurements_path;
+  const std::string& path = given_.options.measurements_path;
   std::vector<std::string> problems;
   const auto records = read_records(path, problems);
   recorder.tell_problems(path, problems);
@@ -241,8 +239,8 @@ void Selection::resume(Recorder& recorder) {
   for (const Json& record : records) {
     try {
       const Json& its_run = record.at("run");
-      if (record.at("schema") != "measurement/1" || record.at("experiment") != spec_.name ||
-          record.at("device") != device_name(plans_.info()) || std::ranges::any_of(conditions, [&](const char* field) {
+      if (record.at("schema") != "measurement/1" || record.at("experiment") != given_.spec.name ||
+          record.at("device") != device_name(given_.info) || std::ranges::any_of(conditions, [&](const char* field) {
             return condition(its_run, field) != recorder.run()[field];
           })) {
         continue;
@@ -253,7 +251,7 @@ void Selection::resume(Recorder& recorder) {
       }
       Measurement measurement = measurement_from_json(record);
       recorder.go_on(measurement.run_id);
-      recorded_before_[in_order(measurement.config, spec_.axes).key()] = std::move(measurement);
+      recorded_before_[in_order(measurement.config, given_.spec.axes).key()] = std::move(measurement);
     } catch (const std::exception&) {
       recorder.tell_damaged(path, record);
     }
@@ -269,14 +267,14 @@ void Selection::resume(Recorder& recorder) {
   }
   std::erase_if(groups_, [](const auto& cases) { return cases.empty(); });
   resume_findings(recorder);
-  if (!options_.quiet) {
+  if (!given_.options.quiet) {
     recorder.progress().note(fmt::format("resumed: cases recorded {}, left {}, pairs compared {}",
                                          recorder.results().size(), cases().size(), compared_before_.size()));
   }
 }
 
 bool Selection::take_over(Recorder& recorder, const Case& config) {
-  auto before = recorded_before_.extract(in_order(config, spec_.axes).key());
+  auto before = recorded_before_.extract(in_order(config, given_.spec.axes).key());
   if (before.empty()) return false;
   before.mapped().config = config;  // the record's axes may have another order
   recorder.take_over(std::move(before.mapped()));
@@ -285,7 +283,7 @@ bool Selection::take_over(Recorder& recorder, const Case& config) {
 
 void Selection::resume_findings(Recorder& recorder) {
   std::vector<std::string> problems;  // the judge shows them
-  const std::vector<Json> records = read_records(options_.findings_path, problems);
+  const std::vector<Json> records = read_records(given_.options.findings_path, problems);
   const Json& run = recorder.run();
   const bool same_arguments = std::ranges::any_of(records, [&](const Json& record) {
     return record.value("schema", "") == "run/1" && record.value("/run/id"_json_pointer, Json()) == run["id"] &&
@@ -314,7 +312,7 @@ void Selection::resume_findings(Recorder& recorder) {
       }
       if (selected) findings_before_.push_back(finding);
     } catch (const std::exception&) {
-      recorder.tell_damaged(options_.findings_path, finding);
+      recorder.tell_damaged(given_.options.findings_path, finding);
     }
   }
 }
@@ -363,15 +361,16 @@ bool Selection::is_done(const Measurement& record) {
   if (record.status == "failed" && !lost) return false;
   if (record.reason == budget_spent) return false;
   // A case that was skipped because its launch was too long may be allowed now, by another --max-launch.
-  if (record.status == "skipped" && !record.pipeline.is_null() && !record.reason.ends_with(launch_limit(options_)))
+  if (record.status == "skipped" && !record.pipeline.is_null() &&
+      !record.reason.ends_with(launch_limit(given_.options)))
     return false;
   const Timing* timing = record.main_timing();
-  if (timing ? timing->stop == "interrupted" : record.status == "ok" && !options_.only_verify) return false;
+  if (timing ? timing->stop == "interrupted" : record.status == "ok" && !given_.options.only_verify) return false;
   const Plan& today = plans_(record.config);
   if (record.pipeline.is_null()) {
     // The record of a case that ended its process names no kernels. The record is of the same session, so the kernels
     // have not changed since.
-    return lost || (record.status == "skipped" && record.reason == skip_reason(today, plans_.info()));
+    return lost || (record.status == "skipped" && record.reason == skip_reason(today, given_.info));
   }
   return is_current(record, today);
 }

@@ -18,7 +18,6 @@ class Plans {
  public:
   Plans(const ExperimentSpec& spec, Setting setting) : spec_(spec), setting_(std::move(setting)) {}
   const CasePlan& operator()(const Case& config);
-  const DeviceInfo& info() const { return setting_.device; }
 
  private:
   const ExperimentSpec& spec_;
@@ -34,7 +33,7 @@ Json find_replayed(Options& options, const ExperimentSpec& spec);
 /// changed.
 void take_conditions(Options& options, const ExperimentSpec& spec, const Json& run);
 /// The description of a new run.
-Json new_run(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info, const Json& replayed);
+Json new_run(const Given& given, const Json& replayed);
 
 /// "at most 500 ms are allowed": the end of the reason of a case whose launch is too long.
 std::string launch_limit(const Options& options);
@@ -47,7 +46,7 @@ std::vector<Case> cases_of(const Conclusion& conclusion, const std::vector<Measu
 class Selection {
  public:
   /// Plans all cases: throws BadInput for a case that no device can run, before time is spent.
-  Selection(const ExperimentSpec& spec, const Options& options, Plans& plans, Json replayed);
+  Selection(const Given& given, Plans& plans, Json replayed);
 
   const std::vector<std::vector<Case>>& groups() const { return groups_; }
   std::vector<Case> cases() const;
@@ -85,8 +84,7 @@ class Selection {
   /// Whether the plan has the kernels of the record, with the same source code.
   bool is_current(const Measurement& record, const Plan& plan);
 
-  const ExperimentSpec& spec_;
-  const Options& options_;
+  const Given given_;
   Plans& plans_;
   const Json replayed_;
   std::vector<std::vector<Case>> groups_;

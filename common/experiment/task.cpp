@@ -336,7 +336,6 @@ Json Task::json() const {
           {"last", last},
           {"asked_for", asked_for},
           {"compile_ahead", compile_ahead},
-          {"label_axes", label_axes},
           {"run", run}};
 }
 
@@ -349,7 +348,6 @@ Task Task::from_json(const Json& json) {
             .last = json.at("last"),
             .asked_for = json.at("asked_for"),
             .compile_ahead = json.at("compile_ahead"),
-            .label_axes = json.at("label_axes"),
             .run = json.at("run")};
   for (const Json& group : json.at("groups")) {
     std::vector<Case>& cases = task.groups.emplace_back();
@@ -361,8 +359,9 @@ Task Task::from_json(const Json& json) {
 
 double Tasks::most_silent_s() const {
   constexpr double with_users_code_s = 120;  // more than CompilationLimit::most_s
-  return (has_files(options_.files) ? std::min(with_users_code_s, spec_.most_silent_s) : spec_.most_silent_s) +
-         options_.max_launch_s;
+  return (has_files(given_.options.files) ? std::min(with_users_code_s, given_.spec.most_silent_s)
+                                          : given_.spec.most_silent_s) +
+         given_.options.max_launch_s;
 }
 
 Tasks::Found Tasks::repeat(Task task) {
@@ -382,12 +381,11 @@ Tasks::Found Tasks::repeat(Task task) {
 void Tasks::carry_out(Task task, Worker& worker, Found& found) {
   found.part = task.part;
   task.run = recorder_.run();
-  task.label_axes = recorder_.label_axes();
   recorder_.progress().add(task.cases().size() - task.duels.size());
   do {
     if (interrupted()) throw Interrupted{};
     task.compile_ahead = compile_ahead_;
-    if (!worker) worker = start_(options_.arguments, most_silent_s());
+    if (!worker) worker = start_(given_.options.arguments, most_silent_s());
     const std::vector<Case> cases = task.cases();
     WorkerEnd end;
     try {
@@ -414,7 +412,7 @@ void Tasks::take(const Json& message, Task& left, Found& found) {
   if (message.contains("note")) recorder_.progress().note(message["note"]);
   if (message.contains("ceilings")) {
     const Json &rates = message["ceilings"], &test = message["flush_selftest"];
-    if (rates.is_object()) ceilings_ = max(ceilings_, ceilings_from_json(rates, info_));
+    if (rates.is_object()) ceilings_ = max(ceilings_, ceilings_from_json(rates, given_.info));
     if (test.is_object()) flush_selftest_ = test;
     if (test.is_object() && test["ok"] == false && !std::exchange(told_no_flush_, true)) {
       recorder_.progress().note(
@@ -433,14 +431,14 @@ void Tasks::take(const Json& message, Task& left, Found& found) {
     if (!message["samples"].is_null()) {
       recorder_.keep_samples(left.part, {{"case", record["case"]}}, message["samples"]);
     }
-    recorder_.progress().finish(label(measurement.config, left.label_axes));
+    recorder_.progress().finish(label(measurement.config, recorder_.label_axes()));
     found.measurements.push_back(std::move(measurement));
   }
   if (message.contains("duel")) {
     const Duel duel = duel_from_json(message["duel"]);
     std::erase_if(left.duels, [&](const Duel& other) { return same_pair(duel, other); });
-    recorder_.progress().finish(label(duel.contender, left.label_axes) + " against " +
-                                label(duel.baseline, left.label_axes));
+    recorder_.progress().finish(label(duel.contender, recorder_.label_axes()) + " against " +
+                                label(duel.baseline, recorder_.label_axes()));
     if (message["samples"].is_null()) return;
     recorder_.keep_samples(std::max(left.part, 1), message["duel"], message["samples"]);
     found.pairs.emplace_back(duel, samples_from_json(message["samples"]));
@@ -450,7 +448,7 @@ void Tasks::take(const Json& message, Task& left, Found& found) {
 void Tasks::lose(const WorkerEnd& end, const std::vector<Case>& cases, Task& left) {
   if (left.prepare) {
     std::string texts;
-    for (const auto& [option, path] : options_.files) {
+    for (const auto& [option, path] : given_.options.files) {
       if (!path.empty()) texts += fmt::format(" {} {}", option, path);
     }
     throw BadInput(end.reason + ", while it compiled" + texts);
@@ -463,12 +461,12 @@ void Tasks::lose(const WorkerEnd& end, const std::vector<Case>& cases, Task& lef
   const bool lost_device = !results.empty() && results.back().reason.starts_with(device_lost);
   if (!lost_device || results.back().config != config) {
     // The code of a user may overwrite data that the worker uses later. So its case failed, even if it has a record.
-    const bool users_code = info_.on_host && has_files(options_.files);
+    const bool users_code = given_.info.on_host && has_files(given_.options.files);
     if (!left.remove(config, true) && !users_code) {
       failed_ = true;
       return recorder_.tell(end.reason);
     }
-    Measurement record = blank(spec_, info_, recorder_.run(), config);
+    Measurement record = blank(given_.spec, given_.info, recorder_.run(), config);
     fail(record, end.status, device_lost + end.reason);
     recorder_.store(to_json(record, Ceilings{}));
   }

@@ -34,13 +34,12 @@ struct Task {
   std::vector<Duel> duels = {};                // pairs of cases to compare
   int part = 0;   // the number of this process among those that repeat measurements, from 1; 0: the sweep
   int parts = 1;  // the number of these processes
-  double budget_s = 0, groups_s = 0;         // seconds for the whole task, and for its groups
-  bool prepare = false;                      // run ExperimentSpec::prepare
-  bool last = false;                         // measure the ceilings again, now that the device is warm
-  bool asked_for = false;                    // the run has --input or --dump-output, and one case
-  bool compile_ahead = true;                 // false after a process ended while it compiled several kernels at once
-  std::vector<std::string> label_axes = {};  // the axes that progress names
-  Json run = {};                             // Recorder::run()
+  double budget_s = 0, groups_s = 0;  // seconds for the whole task, and for its groups
+  bool prepare = false;               // run ExperimentSpec::prepare
+  bool last = false;                  // measure the ceilings again, now that the device is warm
+  bool asked_for = false;             // the run has --input or --dump-output, and one case
+  bool compile_ahead = true;          // false after a process ended while it compiled several kernels at once
+  Json run = {};                      // Recorder::run()
 
   bool empty() const { return groups.empty() && duels.empty(); }
   /// The cases of the groups, then baseline and contender of each pair. Activity::at() is an index into this list.
@@ -119,9 +118,8 @@ class Tasks {
     std::vector<std::pair<Duel, PairSamples>> pairs = {};
   };
 
-  Tasks(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info, Recorder& recorder,
-        WorkerStarter start)
-      : spec_(spec), options_(options), info_(info), recorder_(recorder), start_(std::move(start)) {}
+  Tasks(const Given& given, Recorder& recorder, WorkerStarter start)
+      : given_(given), recorder_(recorder), start_(std::move(start)) {}
 
   /// Has a task carried out by the worker of the sweep, which stays for the next task. A case that ends its worker is
   /// recorded as failed, and another worker goes on. Throws Interrupted; BadInput and DeviceMissing of the worker;
@@ -135,7 +133,7 @@ class Tasks {
   /// task is left out.
   Found repeat(Task task);
   double measured_s() const { return measured_s_; }
-  double budget_left() const { return options_.budget(info_) - measured_s_; }
+  double budget_left() const { return given_.options.budget(given_.info) - measured_s_; }
   bool failed() const { return failed_; }
   const Ceilings& ceilings() const { return ceilings_; }
   const Json& flush_selftest() const { return flush_selftest_; }
@@ -149,9 +147,7 @@ class Tasks {
   void lose(const WorkerEnd& end, const std::vector<Case>& cases, Task& left);
   double most_silent_s() const;
 
-  const ExperimentSpec& spec_;
-  const Options& options_;
-  const DeviceInfo& info_;
+  const Given given_;
   Recorder& recorder_;
   const WorkerStarter start_;
   Worker sweep_;

@@ -96,7 +96,7 @@ void Runner::compile_ahead(const std::vector<Case>& cases) {
   }
   if (sources.empty()) return;
   tell("begin",
-       fmt::format("compiling for {}, from {}", counted(cases.size(), "case"), label(cases.front(), task_.label_axes)));
+       fmt::format("compiling for {}, from {}", counted(cases.size(), "case"), label(cases.front(), label_axes_)));
   parallel_for(static_cast<int64_t>(sources.size()), 1, [&](int64_t i, int64_t) {
     try {
       pipeline(sources[static_cast<size_t>(i)]);
@@ -107,7 +107,7 @@ void Runner::compile_ahead(const std::vector<Case>& cases) {
 
 std::optional<Trial> Runner::verify(const Case& config, int number) {
   port_->activity.at(number);
-  tell("begin", label(config, task_.label_axes));
+  tell("begin", label(config, label_axes_));
   Trial trial = new_trial(config, number);
   const bool dumps = !options_.dump_output.empty();
   std::optional<std::string> reason = skip_reason(trial.plan, device_.info());
@@ -222,7 +222,7 @@ void Runner::send(Json result) {
 
 void Runner::store(Measurement record, int launches_per_sample, const Json& samples) {
   Json json = rates_.record_json(
-      record, [&](const std::string& reason) { tell("note", label(record.config, task_.label_axes) + ": " + reason); });
+      record, [&](const std::string& reason) { tell("note", label(record.config, label_axes_) + ": " + reason); });
   for (Json& timing : json["time"]) {
     timing["launches_per_sample"] = timing["scope"] == name(Scope::device_cold) ? 1 : launches_per_sample;
   }
