@@ -102,14 +102,18 @@ struct Experiment::State {
     pipelines = std::make_unique<PipelineCache>(*device, PipelineCache::default_folder());
   }
 
+  /// Does what the command line asks for, as the process that gives tasks. Returns the exit status.
+  int run(Experiment& lab, const Json& replayed, const WorkerStarter& start,
+          const std::function<int(Experiment&)>& body);
+
   std::unique_ptr<Device> device;
   DeviceInfo info;
   std::unique_ptr<PipelineCache> pipelines;
   const ExperimentSpec spec;  // destroyed before the device, because `make` may keep buffers
   const Options options;
-  bool is_part = false;
-  std::unique_ptr<Giver> giver;    // null in a worker
-  std::unique_ptr<Runner> runner;  // null in the process that gives tasks
+  bool is_part = false, opened = false;  // opened: the files of records
+  std::unique_ptr<Giver> giver;          // null in a worker
+  std::unique_ptr<Runner> runner;        // null in the process that gives tasks
 };
 
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels) {
@@ -281,6 +285,36 @@ std::string resuming(const Options& options) {
 
 }  // namespace
 
+int Experiment::State::run(Experiment& lab, const Json& replayed, const WorkerStarter& start,
+                           const std::function<int(Experiment&)>& body) {
+  // A GPU may take only one process at a time, and its memory is for the worker.
+  pipelines.reset();
+  device.reset();
+  giver = std::make_unique<Giver>(Given{spec, options, info}, replayed, start);
+  const auto& groups = giver->selection.groups();
+  if (options.shard_count == 1) {  // another shard may have the value
+    for (const std::string& text : unmet_values(options, groups)) giver->recorder.tell(text);
+  }
+  if (options.list) {
+    to_stdout(options.json ? claims_json(spec.name, giver->judge.claims())
+                           : attn::list(spec, options, groups, hypotheses(giver->judge.claims())));
+    return 0;
+  }
+  if (options.dry_run) {
+    to_stdout(attn::dry_run(spec, options, groups, info, std::ref(giver->plans)));
+    return 0;
+  }
+  if (info.has("untimed") && !options.only_verify) {
+    throw BadInput(fmt::format("{} takes no times; --only verify checks its results", info.spec));
+  }
+  open_records(spec, options, info, *giver);
+  opened = true;
+  if (interrupted()) throw Interrupted{};
+  if (!giver->selection.replays() || giver->selection.replays_finding()) return body(lab);
+  lab.measure(groups);
+  return giver->judge.compare_with_replayed();
+}
+
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body, const DeviceOpener& open_device,
                    const WorkerStarter& start) {
@@ -290,7 +324,6 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
   std::optional<Options> options;
   std::optional<Experiment> lab;
-  bool opened = false;  // the files of records
   const auto run = [&] {
     try {
       options = parse_options(argc, argv, spec);
@@ -302,33 +335,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     if (options->task) return take_tasks(task_taker(spec, *options, open_device));
     const Json replayed = find_replayed(*options, spec);
     lab.emplace(spec, *options, open_device);
-    Experiment::State& state = *lab->state_;
-    const DeviceInfo& info = state.info;
-    // A GPU may take only one process at a time, and its memory is for the worker.
-    state.pipelines.reset();
-    state.device.reset();
-    Giver& giver = *(state.giver = std::make_unique<Giver>(Given{state.spec, state.options, info}, replayed, start));
-    if (options->shard_count == 1) {  // another shard may have the value
-      for (const std::string& text : unmet_values(*options, giver.selection.groups())) giver.recorder.tell(text);
-    }
-    if (options->list) {
-      to_stdout(options->json ? claims_json(spec.name, giver.judge.claims())
-                              : list(spec, *options, giver.selection.groups(), hypotheses(giver.judge.claims())));
-      return 0;
-    }
-    if (options->dry_run) {
-      to_stdout(dry_run(spec, *options, giver.selection.groups(), info, std::ref(giver.plans)));
-      return 0;
-    }
-    if (info.has("untimed") && !options->only_verify) {
-      throw BadInput(fmt::format("{} takes no times; --only verify checks its results", info.spec));
-    }
-    open_records(spec, *options, info, giver);
-    opened = true;
-    if (interrupted()) throw Interrupted{};
-    if (!giver.selection.replays() || giver.selection.replays_finding()) return body(*lab);
-    lab->measure(lab->groups());
-    return giver.judge.compare_with_replayed();
+    return lab->state_->run(*lab, replayed, start, body);
   };
   /// Prints the message and, if there are any, the results so far.
   const auto end = [&](std::string message, int status, bool with_results) {
@@ -356,8 +363,10 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
   }
   to_stdout("");
   if (!stdout_lost()) return status;
+  const bool has_records = lab && lab->state_->opened;
   const std::string records =
-      opened ? fmt::format("; the records are in {} and {}", options->measurements_path, options->findings_path) : "";
+      has_records ? fmt::format("; the records are in {} and {}", options->measurements_path, options->findings_path)
+                  : "";
   return end("stdout cannot be written" + records, std::max(status, 1), false);
 }
 
