@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/cases/axes.h"
+#include "common/cases/problem.h"
 #include "common/cases/study_layout.h"
 #include "common/experiment/sweep_span.h"
+#include "proto1_flash/claims.h"
 
 namespace attn {
 
@@ -110,29 +113,34 @@ Sweep large_sweep(const SweepSpan& span, bool full) {
 
 std::vector<std::string> flash_tile_axes() { return {"block_r", "block_c"}; }
 
-std::vector<std::string> flash_compared_axes() {
-  std::vector<std::string> axes = flash_tile_axes();
-  axes.insert(axes.begin(), "variant");
-  return axes;
-}
-
 Sweep flash_sweep(const std::string& profile, const DeviceInfo& device) {
   const SweepSpan span = sweep_span(device);
   return (span.large() ? large_sweep : small_sweep)(span, profile == "full");
 }
 
-AnswerSpec flash_answer() {
-  return {.choices = {{.what = "tile, block_r x block_c",
-                       .axes = {"block_r", "block_c"},
-                       .between = "x",
-                       .by = {"dtype", "head_dim"},
-                       .takes = [](const Case& config) { return config.text("variant") == "tuned"; }}},
-          .claims = {"bf16", "layout", "causal", "ladder", "wider_heads", "scaling"}};
-}
-
-size_t flash_study_bytes(const Case& config, const DeviceInfo& device) {
-  if (!names_study_bytes(device) || config.text("variant") != "tuned") return 0;
-  return study_flash_bytes(config.integer("head_dim"), config.integer("block_r"), config.integer("block_c"));
+ExperimentSpec flash_experiment() {
+  std::vector<std::string> compared = flash_tile_axes();
+  compared.insert(compared.begin(), "variant");
+  return {.name = "proto1_flash",
+          .summary = "Flash attention forward: tile sizes, and what each step of tuning saves.",
+          .axes = flash_axes(),
+          .compared_axes = compared,
+          .claims = flash_claims,
+          .answer = {.choices = {{.what = "tile, block_r x block_c",
+                                  .axes = {"block_r", "block_c"},
+                                  .between = "x",
+                                  .by = {"dtype", "head_dim"},
+                                  .takes = [](const Case& config) { return config.text("variant") == "tuned"; }}},
+                     .claims = {"bf16", "layout", "causal", "ladder", "wider_heads", "scaling"}},
+          .sweep = flash_sweep,
+          .complete = complete_flash,
+          .plan = flash_plan,
+          .make = flash_problems(),
+          .input_axes = flash_input_axes,
+          .study_bytes = [](const Case& config, const DeviceInfo& device) -> size_t {
+            if (!names_study_bytes(device) || config.text("variant") != "tuned") return 0;
+            return study_flash_bytes(config.integer("head_dim"), config.integer("block_r"), config.integer("block_c"));
+          }};
 }
 
 }  // namespace attn

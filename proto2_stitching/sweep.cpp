@@ -1,12 +1,12 @@
 #include "proto2_stitching/sweep.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "common/cases/axes.h"
+#include "common/cases/problem.h"
 #include "common/cases/user_functions.h"
 #include "common/experiment/sweep_span.h"
+#include "proto2_stitching/claims.h"
 #include "proto2_stitching/problem.h"
 
 namespace attn {
@@ -22,13 +22,10 @@ std::vector<std::string> forms_of(const DeviceInfo& device) {
 
 std::vector<AxisInfo> stitch_axes() {
   std::vector<AxisInfo> axes = {
-      {"form", "how the kernel reaches the score function", score_forms(), 0, 0, 1},
+      {"form", "how the kernel reaches the score function", score_forms()},
       {"grain",
        "how many scores a call takes; always `element` with the form monolithic, which makes no calls",
-       {"element", "row", "tile"},
-       0,
-       0,
-       1},
+       {"element", "row", "tile"}},
       {"function", "the score function; for a function of your own use --score-function", built_in_functions(), 0, 0,
        1},
       {"work", "multiply-adds of the function `chain`; 0 for other functions", {}, 0, 256, 1}};
@@ -41,8 +38,6 @@ std::vector<AxisInfo> stitch_axes() {
   }
   return axes;
 }
-
-std::vector<std::string> stitch_compared_axes() { return {"form", "grain"}; }
 
 Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   const SweepSpan span = sweep_span(device);
@@ -110,11 +105,31 @@ std::vector<Axis> score_function_axes(const std::string& path) {
   return {texts("function", {read_function(FunctionKind::score, path).text_name()}), integers("work", {0})};
 }
 
-AnswerSpec stitch_answer() {
-  return {.choices = {{.what = "the way to call a score function: form, and grain (scores per call)",
-                       .axes = {"form", "grain"},
-                       .by = {"function", "work"}}},
-          .claims = {"stitch_or_constants", "break_even", "call_ns"}};
+ExperimentSpec stitch_experiment() {
+  return {
+      .name = "proto2_stitching",
+      .summary = "What it costs to call a score function in the inner loop of attention, for each form of the call.",
+      .axes = stitch_axes(),
+      .compared_axes = {"form", "grain"},
+      .default_tile = false,
+      .claims = [](const DeviceInfo& device) { return stitch_claims(device.units); },
+      .answer = {.choices = {{.what = "the way to call a score function: form, and grain (scores per call)",
+                              .axes = {"form", "grain"},
+                              .by = {"function", "work"}}},
+                 .claims = {"stitch_or_constants", "break_even", "call_ns"}},
+      .sweep = stitch_sweep,
+      .complete = complete_stitch,
+      .plan = stitch_case_plan,
+      .make = stitch_problems(),
+      .input_axes = flash_input_axes,
+      .file_options = {{function_option,
+                        "a function of your own in place of the built-in ones:\n"
+                        "float score(float s, int q, int k, const ScoreContext& context)",
+                        score_function_axes}},
+      .prepare =
+          [](Experiment& lab) {
+            require_compiles(lab.device(), read_function(FunctionKind::score, lab.file(function_option)));
+          }};
 }
 
 }  // namespace attn

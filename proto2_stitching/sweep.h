@@ -6,14 +6,12 @@
 
 #include "common/cases/user_functions.h"
 #include "common/device/device.h"
-#include "common/experiment/answer.h"
+#include "common/experiment/experiment.h"
 #include "common/records/case.h"
 
 namespace attn {
 
 std::vector<AxisInfo> stitch_axes();
-/// Returns the axes in which compared cases may differ. Compared cases have the same shape and the same function.
-std::vector<std::string> stitch_compared_axes();
 
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device);
@@ -27,7 +25,7 @@ void complete_stitch(Case& config, const DeviceInfo& device);
 /// Throws BadInput as read_function() does.
 std::vector<Axis> score_function_axes(const std::string& path);
 
-/// Returns the contents of the answer that a run prints at its end.
-AnswerSpec stitch_answer();
+/// What the program of the experiment runs, and what its tests check.
+ExperimentSpec stitch_experiment();
 
 }  // namespace attn

@@ -1,7 +1,6 @@
 #include "proto3_paged/sweep.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "common/cases/modifier_axes.h"
 #include "common/cases/study_layout.h"
 #include "common/experiment/sweep_span.h"
+#include "proto3_paged/claims.h"
 #include "proto3_paged/problem.h"
 
 namespace attn {
@@ -31,47 +31,32 @@ const std::vector<std::string> modifiers = names_of_modifiers();
 
 std::vector<AxisInfo> paged_axes() {
   std::vector<AxisInfo> axes = {
-      {"task", "decode: few new queries of each sequence; prefill: many new queries", {"decode", "prefill"}, 0, 0, 1},
+      {"task", "decode: few new queries of each sequence; prefill: many new queries", {"decode", "prefill"}},
       {"page_size", "tokens of a page; 0: the cache is contiguous", {}, 0, 4096, 1},
       {"page_order",
        "where pages lie in the pool: identity: by sequence; reversed: by sequence, from the end; random: anywhere; "
        "shared: by sequence, with one copy of the tokens that all sequences begin with",
-       {"identity", "reversed", "random", "shared"},
-       0,
-       0,
-       1},
+       {"identity", "reversed", "random", "shared"}},
       {"shared_pct", "tokens that all sequences begin with, in percent of kv_len", {}, 1, 99, 1},
       {"cascade", "1: with page_order=shared the shared pages are read once for all sequences", {}, 0, 1, 1},
-      {"cache_layout", "order in a page: nhd: tokens, heads, dim; hnd: heads, tokens, dim", {"nhd", "hnd"}, 0, 0, 1},
+      {"cache_layout", "order in a page: nhd: tokens, heads, dim; hnd: heads, tokens, dim", {"nhd", "hnd"}},
       {"workers", "threadgroups that divide the blocks of keys; 0: as many as run at once", {}, 0, 65535, 1},
       {"reduce",
        "who joins the parts of a tile of queries: last: the tile's last worker; launch: a second launch",
-       {"last", "launch"},
-       0,
-       0,
-       1},
+       {"last", "launch"}},
       {"lengths",
        "equal: each sequence has kv_len tokens; ragged: the first sequence has kv_len tokens, one other sequence has "
        "none, the rest have 1 to kv_len; chat: many sequences are short, half are below a quarter of kv_len",
-       {"equal", "ragged", "chat"},
-       0,
-       0,
-       1},
+       {"equal", "ragged", "chat"}},
       {"cache_dtype",
        "type of K and V, by default dtype; e4m3 and int8 have a scale for each page and head",
-       {"f32", "f16", "bf16", "e4m3", "int8"},
-       0,
-       0,
-       1},
+       {"f32", "f16", "bf16", "e4m3", "int8"}},
       {"append",
        "how the new tokens get into the cache: none: the tokens are in the cache before the launch; fused: the launch "
        "of attention turns them (RoPE) and writes them; chain: one launch turns them, another launch writes them",
-       {"none", "fused", "chain"},
-       0,
-       0,
-       1},
+       {"none", "fused", "chain"}},
       {"rotary_dim", "elements of a row that RoPE turns if tokens are appended; 0: all", {}, 0, 512, 2},
-      {"rope_pairing", "which two elements of a row RoPE turns together", {"half_split", "interleaved"}, 0, 0, 1}};
+      {"rope_pairing", "which two elements of a row RoPE turns together", {"half_split", "interleaved"}}};
   for (const std::string& name : modifiers) {
     axes.push_back(
         std::ranges::find(modifier_axes(), name, [](const ModifierAxis& one) { return one.axis.name; })->axis);
@@ -228,20 +213,32 @@ void complete_paged(Case& config, const DeviceInfo& device) {
   config.set("block_c", prefill_config(paged.decode, device, hooks ? &*hooks : nullptr).block_c);
 }
 
-AnswerSpec paged_answer() {
-  return {.choices = {{.what = "page_size, tokens of a page",
-                       .axes = {"page_size"},
-                       .by = {"task", "dtype", "head_dim"},
-                       .takes = [](const Case& config) { return config.integer("page_size") > 0; },
-                       .within = 1.03}},
-          .claims = {"paging", "prefill_paging", "page_order", "cache_layout", "waste", "append_fused", "prefill_fused",
-                     "append_cost", "eight_bits", "int8_error", "cascade", "packing", "window", "alibi", "soft_cap"},
-          .alternatives = {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c", "cascade"}};
-}
-
-size_t paged_study_bytes(const Case& config, const DeviceInfo& device) {
-  const int64_t page_size = config.integer("page_size");
-  return names_study_bytes(device) && page_size > 0 ? study_page_bytes(config.integer("head_dim"), page_size) : 0;
+ExperimentSpec paged_experiment() {
+  return {.name = "proto3_paged",
+          .summary = "Attention over paged and contiguous key/value caches.",
+          .axes = paged_axes(),
+          .compared_axes = paged_compared_axes(),
+          .default_tile = false,
+          .claims = paged_claims,
+          .answer = {.choices = {{.what = "page_size, tokens of a page",
+                                  .axes = {"page_size"},
+                                  .by = {"task", "dtype", "head_dim"},
+                                  .takes = [](const Case& config) { return config.integer("page_size") > 0; },
+                                  .within = 1.03}},
+                     .claims = {"paging", "prefill_paging", "page_order", "cache_layout", "waste", "append_fused",
+                                "prefill_fused", "append_cost", "eight_bits", "int8_error", "cascade", "packing",
+                                "window", "alibi", "soft_cap"},
+                     .alternatives = {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c",
+                                      "cascade"}},
+          .sweep = paged_sweep,
+          .complete = complete_paged,
+          .plan = paged_case_plan,
+          .make = paged_problems(),
+          .study_bytes = [](const Case& config, const DeviceInfo& device) -> size_t {
+            const int64_t page_size = config.integer("page_size");
+            return names_study_bytes(device) && page_size > 0 ? study_page_bytes(config.integer("head_dim"), page_size)
+                                                              : 0;
+          }};
 }
 
 }  // namespace attn

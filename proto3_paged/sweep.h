@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/device/device.h"
-#include "common/experiment/answer.h"
+#include "common/experiment/experiment.h"
 #include "common/records/case.h"
 
 namespace attn {
@@ -19,11 +19,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device);
 /// `rotary_dim=0` and `rope_pairing=half_split`.
 void complete_paged(Case& config, const DeviceInfo& device);
 
-/// Returns the contents of the answer that a run prints at its end.
-AnswerSpec paged_answer();
-
-/// Returns the bytes of threadgroup memory that the published study's kernel takes for the case. Returns 0 for a
-/// contiguous cache, and for devices other than Metal, which the study does not cover.
-size_t paged_study_bytes(const Case& config, const DeviceInfo& device);
+/// What the program of the experiment runs, and what its tests check.
+ExperimentSpec paged_experiment();
 
 }  // namespace attn

@@ -4,13 +4,8 @@
 // proto1_flash, and gets the variants again from memory, from disk and from an archive. It measures the time that the
 // host takes. The experiment also launches kernels that read constants at run time. The hypotheses are in claims.cpp.
 #include <exception>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "common/base/error.h"
-#include "common/experiment/experiment.h"
-#include "proto4_constants/claims.h"
 #include "proto4_constants/problem.h"
 #include "proto4_constants/sweep.h"
 
@@ -24,18 +19,5 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  const ExperimentSpec spec = {.name = "proto4_constants",
-                               .summary = "Function constants: what a compiled variant costs, and what it saves.",
-                               .axes = constants_axes(),
-                               .compared_axes = constants_compared_axes(),
-                               .default_tile = false,
-                               .claims = [](const DeviceInfo&) { return constants_claims(); },
-                               .answer = constants_answer(),
-                               .sweep = constants_sweep,
-                               .complete = complete_constants,
-                               .plan = constants_plan,
-                               .make = constants_launches(),
-                               .make_host = constants_host_problems(),
-                               .most_silent_s = 3600};  // a sample may compile hundreds of variants
-  return run_experiment(argc, argv, spec);
+  return run_experiment(argc, argv, constants_experiment());
 }

@@ -10,6 +10,8 @@
 #include "common/cases/axes.h"
 #include "common/data/tensor.h"
 #include "common/experiment/sweep_span.h"
+#include "proto4_constants/claims.h"
+#include "proto4_constants/problem.h"
 
 namespace attn {
 namespace {
@@ -54,11 +56,8 @@ std::vector<AxisInfo> constants_axes() {
            1},
           {"kernel",
            "the kernel: a variant of proto1_flash",
-           {"naive", "tiled_scalar", "tiled_vector", "mma_sync", "wgmma", "tuned"},
-           0,
-           0,
-           1},
-          {"dtype", "type of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
+           {"naive", "tiled_scalar", "tiled_vector", "mma_sync", "wgmma", "tuned"}},
+          {"dtype", "type of Q, K, V and O", {"f32", "f16", "bf16"}},
           {"variants",
            "number of variants; the first 72 variants of the kernel tuned combine head_dim, block_r, block_c, causal, "
            "alibi",
@@ -87,13 +86,8 @@ std::vector<AxisInfo> constants_axes() {
           {"alibi", "1: the score hook of a launch subtracts slope * distance", {}, 0, 1, 1},
           {"run_time",
            "constants that a launch reads at run time",
-           {"none", "head_dim", "block_r", "block_c", "causal", "alibi", "all"},
-           0,
-           0,
-           1}};
+           {"none", "head_dim", "block_r", "block_c", "causal", "alibi", "all"}}};
 }
-
-std::vector<std::string> constants_compared_axes() { return {"run_time"}; }
 
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
   const SweepSpan span = sweep_span(device);
@@ -246,9 +240,21 @@ std::string constants_unable(const Case& config, const DeviceInfo& device) {
   return "";
 }
 
-AnswerSpec constants_answer() {
-  return {.claims = {"run_time", "cost", "startup_100ms", "startup_1s", "disk_hit", "disk_speedup", "start_disk",
-                     "archive_load", "archive_speedup", "start_archive", "workers", "pch"}};
+ExperimentSpec constants_experiment() {
+  return {.name = "proto4_constants",
+          .summary = "Function constants: what a compiled variant costs, and what it saves.",
+          .axes = constants_axes(),
+          .compared_axes = {"run_time"},
+          .default_tile = false,
+          .claims = [](const DeviceInfo&) { return constants_claims(); },
+          .answer = {.claims = {"run_time", "cost", "startup_100ms", "startup_1s", "disk_hit", "disk_speedup",
+                                "start_disk", "archive_load", "archive_speedup", "start_archive", "workers", "pch"}},
+          .sweep = constants_sweep,
+          .complete = complete_constants,
+          .plan = constants_plan,
+          .make = constants_launches(),
+          .make_host = constants_host_problems(),
+          .most_silent_s = 3600};  // a sample may compile hundreds of variants
 }
 
 }  // namespace attn

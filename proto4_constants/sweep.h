@@ -1,21 +1,17 @@
 // The sweep of proto4_constants: the axes that vary, and their values.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/device/device.h"
-#include "common/experiment/answer.h"
+#include "common/experiment/experiment.h"
 #include "common/records/case.h"
 #include "proto4_constants/variants.h"
 
 namespace attn {
 
 std::vector<AxisInfo> constants_axes();
-/// Returns the axes in which compared launches differ. Compared launches take turns while they are measured. In the
-/// sweep each case of the host is measured alone.
-std::vector<std::string> constants_compared_axes();
 
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device);
@@ -32,7 +28,7 @@ Variant run_variant(const Case& config);
 /// Returns the variant that a case with task=compile_one compiles: run_variant(), with small_shape().
 Variant compiled_variant(const Case& config);
 
-/// Returns the contents of the answer that a run prints at its end.
-AnswerSpec constants_answer();
+/// What the program of the experiment runs, and what its tests check.
+ExperimentSpec constants_experiment();
 
 }  // namespace attn

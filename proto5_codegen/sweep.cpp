@@ -4,7 +4,9 @@
 
 #include "common/cases/axes.h"
 #include "common/experiment/sweep_span.h"
+#include "proto5_codegen/claims.h"
 #include "proto5_codegen/generators.h"
+#include "proto5_codegen/problem.h"
 
 namespace attn {
 
@@ -13,11 +15,11 @@ std::vector<AxisInfo> codegen_axes() {
       {"work",
        "what a kernel computes; scores: S = scale Q K^T; softmax: P of given S; values: P V of given P; attention: "
        "O of given Q, K and V; modified: attention with ALiBi and a soft cap",
-       work_names(), 0, 0, 1},
+       work_names()},
       {"generator",
        "what made the kernel; hand: a programmer; search: a programmer, with constants that a search found",
-       generator_names(), 0, 0, 1},
-      {"dtype", "type of all tensors", {"f32", "bf16"}, 0, 0, 1},
+       generator_names()},
+      {"dtype", "type of all tensors", {"f32", "bf16"}},
       {"head_dim", "elements of a row of Q, K or V; 0: the work has no such rows", {}, 0, 128, 64},
       {"batch", "number of sequences", {}, 1, 65535, 1},
       {"heads", "heads of each sequence", {}, 1, 65535, 1},
@@ -75,9 +77,22 @@ void complete_codegen(Case& config, const DeviceInfo& device) {
   if (work != "attention" && work != "modified") config.set("causal", int64_t{0});
 }
 
-AnswerSpec codegen_answer() {
-  return {.choices = {{.what = "generator of a kernel", .axes = {"generator"}, .by = {"work", "dtype", "head_dim"}}},
-          .claims = {"published", "schedule", "autoscheduler", "search", "generation"}};
+ExperimentSpec codegen_experiment() {
+  return {.name = "proto5_codegen",
+          .summary = "Generated kernels against hand-written ones, on the same work.",
+          .axes = codegen_axes(),
+          .compared_axes = {"generator"},
+          .default_tile = false,
+          .claims = [](const DeviceInfo&) { return codegen_claims(); },
+          .answer = {.choices = {{.what = "generator of a kernel",
+                                  .axes = {"generator"},
+                                  .by = {"work", "dtype", "head_dim"}}},
+                     .claims = {"published", "schedule", "autoscheduler", "search", "generation"}},
+          .sweep = codegen_sweep,
+          .complete = complete_codegen,
+          .plan = codegen_case_plan,
+          .make = codegen_problems(),
+          .source_folders = {"proto5_codegen/generated", "findings/tuning"}};
 }
 
 }  // namespace attn

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/device/device.h"
-#include "common/experiment/answer.h"
+#include "common/experiment/experiment.h"
 #include "common/records/case.h"
 
 namespace attn {
@@ -15,7 +15,7 @@ Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device);
 /// Sets the axes that a case does not name. An axis that the case's work does not have gets the value 0.
 void complete_codegen(Case& config, const DeviceInfo& device);
 
-/// Returns the choices and the claims that the answer at the end of a run shows.
-AnswerSpec codegen_answer();
+/// What the program of the experiment runs, and what its tests check.
+ExperimentSpec codegen_experiment();
 
 }  // namespace attn

@@ -7,6 +7,7 @@
 #include "common/cases/user_functions.h"
 #include "common/experiment/sweep_span.h"
 #include "common/linear/launch.h"
+#include "proto6_linear/claims.h"
 #include "proto6_linear/problem.h"
 
 namespace attn {
@@ -22,21 +23,15 @@ std::vector<AxisInfo> linear_axes() {
        "phases: a launch for states, a scan, a launch for outputs; fused: one pass; recurrent: token by token, for "
        "decode; "
        "softmax: the project's fastest attention kernel, for comparison",
-       {"phases", "fused", "recurrent", "softmax"},
-       0,
-       0,
-       1},
+       {"phases", "fused", "recurrent", "softmax"}},
       {"scan",
        "how the variant phases makes the state before each chunk from the sums of the chunks; host: on the host, "
        "between two copies; "
        "passes: in passes over the chunks; lookback: in one pass, in which a threadgroup looks back at the sums of "
        "earlier threadgroups",
-       {"host", "passes", "lookback", "none"},
-       0,
-       0,
-       1},
-      {"dtype", "type of Q, K and V", dtypes, 0, 0, 1},
-      {"out_dtype", "type of O, by default dtype", dtypes, 0, 0, 1},
+       {"host", "passes", "lookback", "none"}},
+      {"dtype", "type of Q, K and V", dtypes},
+      {"out_dtype", "type of O, by default dtype", dtypes},
       {"head_dim", "columns of Q and K", {}, 8, 256, 8},
       {"value_dim", "columns of V and O, by default head_dim", {}, 8, 256, 8},
       {"chunk", "tokens of a chunk; 0: the default of a variant with chunks (phases, fused)", {}, 0, 256, 16},
@@ -46,20 +41,14 @@ std::vector<AxisInfo> linear_axes() {
       {"causal", "1: a token sees the tokens up to itself; 0: it sees all tokens", {}, 0, 1, 1},
       {"gate",
        "one decay for each head, each token of a head, or each channel of a token",
-       {"none", "head", "token", "channel"},
-       0,
-       0,
-       1},
+       {"none", "head", "token", "channel"}},
       {"normalised", "1: O is divided by the product of the query and the sum of the keys", {}, 0, 1, 1},
-      {"feature", "map of each element of Q and K", {"identity", "elu1", "relu"}, 0, 0, 1},
-      {"layout", "order of Q, K, V and O", {"bhsd", "bshd"}, 0, 0, 1},
+      {"feature", "map of each element of Q and K", {"identity", "elu1", "relu"}},
+      {"layout", "order of Q, K, V and O", {"bhsd", "bshd"}},
       {"lengths",
        "equal: each sequence has q_len tokens; ragged: the first sequence has q_len tokens, one other sequence has "
        "none, the rest have 1 to q_len",
-       {"equal", "ragged"},
-       0,
-       0,
-       1},
+       {"equal", "ragged"}},
       {"state", "1: each sequence begins with an initial state, and leaves a final state", {}, 0, 1, 1},
       {"segments",
        "parts of a sequence that the variant fused runs at once; 0: a rule chooses the number",
@@ -204,30 +193,47 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   }
 }
 
-AnswerSpec linear_answer() {
-  return {.choices = {{.what = "form of linear attention: variant, scan, chunk",
-                       .axes = {"variant", "scan", "chunk"},
-                       .by = {"dtype", "head_dim", "causal", "gate"},
-                       .takes =
-                           [](const Case& config) {
-                             const std::string& variant = config.text("variant");
-                             const std::string& feature = config.text("feature");  // "file-...": the user's
-                             return (variant == "phases" || variant == "fused") && config.text("lengths") == "equal" &&
-                                    config.integer("value_dim") == config.integer("head_dim") &&
-                                    config.integer("normalised") == 0 &&
-                                    (feature == "identity" || feature.starts_with("file-")) &&
-                                    config.text("layout") == "bhsd" && config.integer("state") == 0 &&
-                                    config.integer("segments") == 0;
-                           },
-                       .at_least = 2}},
-          .claims = {"crossover_256", "decode_break_even", "equivalence", "memory", "fused", "normalised", "feature",
-                     "gate_head", "gate_token", "gate_channel", "segments"},
-          .alternatives = {"variant", "scan", "chunk", "segments"}};
-}
-
-size_t linear_study_bytes(const Case& config, const DeviceInfo& device) {
-  if (!names_study_bytes(device) || config.text("variant") != "phases") return 0;
-  return study_chunk_bytes(config.integer("head_dim"), config.integer("value_dim"), config.integer("chunk"));
+ExperimentSpec linear_experiment() {
+  return {.name = "proto6_linear",
+          .summary = "Linear attention, its forms, and where it overtakes softmax attention.",
+          .axes = linear_axes(),
+          .compared_axes = linear_compared_axes(),
+          .default_tile = false,
+          .claims = linear_claims,
+          .answer = {.choices = {{.what = "form of linear attention: variant, scan, chunk",
+                                  .axes = {"variant", "scan", "chunk"},
+                                  .by = {"dtype", "head_dim", "causal", "gate"},
+                                  .takes =
+                                      [](const Case& config) {
+                                        const std::string& variant = config.text("variant");
+                                        const std::string& feature = config.text("feature");  // "file-...": the user's
+                                        return (variant == "phases" || variant == "fused") &&
+                                               config.text("lengths") == "equal" &&
+                                               config.integer("value_dim") == config.integer("head_dim") &&
+                                               config.integer("normalised") == 0 &&
+                                               (feature == "identity" || feature.starts_with("file-")) &&
+                                               config.text("layout") == "bhsd" && config.integer("state") == 0 &&
+                                               config.integer("segments") == 0;
+                                      },
+                                  .at_least = 2}},
+                     .claims = {"crossover_256", "decode_break_even", "equivalence", "memory", "fused", "normalised",
+                                "feature", "gate_head", "gate_token", "gate_channel", "segments"},
+                     .alternatives = {"variant", "scan", "chunk", "segments"}},
+          .sweep = linear_sweep,
+          .complete = complete_linear,
+          .plan = linear_case_plan,
+          .make = linear_problems(),
+          .make_host = host_scan_problems(),
+          .file_options = {feature_file()},
+          .file_sweep = feature_sweep,
+          .study_bytes = [](const Case& config, const DeviceInfo& device) -> size_t {
+            if (!names_study_bytes(device) || config.text("variant") != "phases") return 0;
+            return study_chunk_bytes(config.integer("head_dim"), config.integer("value_dim"), config.integer("chunk"));
+          },
+          .prepare =
+              [](Experiment& lab) {
+                require_compiles(lab.device(), read_function(FunctionKind::feature, lab.file(feature_option)));
+              }};
 }
 
 }  // namespace attn

@@ -21,10 +21,7 @@ Sweep feature_sweep(const std::string& profile, const DeviceInfo& device);
 /// off: 0, "none" or "identity".
 void complete_linear(Case& config, const DeviceInfo& device);
 
-/// Returns the choices and the claims that the answer at the end of a run shows.
-AnswerSpec linear_answer();
-
-/// ExperimentSpec::study_bytes of this experiment.
-size_t linear_study_bytes(const Case& config, const DeviceInfo& device);
+/// What the program of the experiment runs, and what its tests check.
+ExperimentSpec linear_experiment();
 
 }  // namespace attn

@@ -7,6 +7,9 @@
 #include "common/cases/axes.h"
 #include "common/cases/modifier_axes.h"
 #include "common/experiment/sweep_span.h"
+#include "proto7_variants/claims.h"
+#include "proto7_variants/functions.h"
+#include "proto7_variants/problem.h"
 
 namespace attn {
 
@@ -27,16 +30,10 @@ std::vector<AxisInfo> variants_axes() {
   std::vector<AxisInfo> axes = {
       {"task",
        "what is launched; rope: only RoPE of Q and K; expand: only a copy of key/value heads for each query head",
-       {"attention", "rope", "expand"},
-       0,
-       0,
-       1},
+       {"attention", "rope", "expand"}},
       {"kv_heads_by",
        "how attention finds the key/value head of a query head: by an index, or in a copy that a launch makes first",
-       {"index", "copy"},
-       0,
-       0,
-       1}};
+       {"index", "copy"}}};
   for (const auto* own : {&modifier_axes(), &rotary_axes()}) {
     for (const auto& [axis, off] : *own) axes.push_back(axis);
   }
@@ -230,13 +227,28 @@ void complete_variants(Case& config, const DeviceInfo& device) {
   complete_modified(config, device, hints);
 }
 
-AnswerSpec variants_answer() {
-  return {
-      .claims = {"score_function", "mask_function",  "alibi",        "soft_cap",     "bias",           "sinks",
-                 "window",         "documents",      "lengths",      "starts",       "prefix",         "block_sparse",
-                 "global_tokens",  "together",       "rope_before",  "rope_fused",   "gqa_index",      "gqa_copy",
-                 "score_noinline", "score_run_time", "window_lists", "sparse_lists", "window_by_list", "same_tile"},
-      .alternatives = {"kv_heads_by", "block_r", "block_c"}};
+ExperimentSpec variants_experiment() {
+  return {.name = "proto7_variants",
+          .summary = "Modifiers of attention: what each costs as a hook of one kernel.",
+          .axes = variants_axes(),
+          .compared_axes = variants_compared_axes(),
+          .default_tile = false,
+          .narrowing_axes = variants_narrowing_axes(),
+          .claims = [](const DeviceInfo&) { return variants_claims(); },
+          .answer = {.claims = {"score_function", "mask_function", "alibi",          "soft_cap",       "bias",
+                                "sinks",          "window",        "documents",      "lengths",        "starts",
+                                "prefix",         "block_sparse",  "global_tokens",  "together",       "rope_before",
+                                "rope_fused",     "gqa_index",     "gqa_copy",       "score_noinline", "score_run_time",
+                                "window_lists",   "sparse_lists",  "window_by_list", "same_tile"},
+                     .alternatives = {"kv_heads_by", "block_r", "block_c"}},
+          .sweep = variants_sweep,
+          .complete = complete_variants,
+          .plan = variants_case_plan,
+          .make = variants_problems(),
+          .input_axes = flash_input_axes,
+          .file_options = function_options(),
+          .file_sweep = functions_sweep,
+          .prepare = require_functions};
 }
 
 }  // namespace attn

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/device/device.h"
-#include "common/experiment/answer.h"
+#include "common/experiment/experiment.h"
 #include "common/records/case.h"
 
 namespace attn {
@@ -24,8 +24,7 @@ Sweep functions_sweep(const std::string& profile, const DeviceInfo& device);
 /// task.
 void complete_variants(Case& config, const DeviceInfo& device);
 
-/// Returns what the answer at the end of a run shows: the claims that give advice, and the axes whose values all give
-/// the same results.
-AnswerSpec variants_answer();
+/// What the program of the experiment runs, and what its tests check.
+ExperimentSpec variants_experiment();
 
 }  // namespace attn

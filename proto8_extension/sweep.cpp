@@ -1,6 +1,8 @@
 #include "proto8_extension/sweep.h"
 
 #include "common/experiment/sweep_span.h"
+#include "proto8_extension/claims.h"
+#include "proto8_extension/problem.h"
 
 namespace attn {
 
@@ -9,32 +11,21 @@ std::vector<AxisInfo> extension_axes() {
       {"task",
        "what is timed; first_call: first call of an engine; call: calls on existing tensors, one after the other (up "
        "to 16 tokens: timed until the last call returns; more tokens: timed until the device has done all calls)",
-       {"call", "first_call"},
-       0,
-       0,
-       1},
+       {"call", "first_call"}},
       {"path",
        "what is called; direct: the launch itself; engine: Engine; c: attn.h; dlpack: attn.h with tensors described "
        "anew; concept: a C++ framework with attention; torch: PyTorch's operator; copies: attn.h with copies of all "
        "tensors from and to the host",
-       {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"},
-       0,
-       0,
-       1},
-      {"op", "attention, or a kernel that does nothing", {"flash", "empty"}, 0, 0, 1},
+       {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"}},
+      {"op", "attention, or a kernel that does nothing", {"flash", "empty"}},
       {"from",
        "where the kernel of a first call comes from; always none with task call",
-       {"none", "compiler", "disk", "archive"},
-       0,
-       0,
-       1},
-      {"dtype", "type of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
+       {"none", "compiler", "disk", "archive"}},
+      {"dtype", "type of Q, K, V and O", {"f32", "f16", "bf16"}},
       {"q_heads", "heads of Q, K and V", {}, 1, 1024, 1},
       {"q_len", "number of queries; the number of keys is equal", {}, 1, int64_t{1} << 20, 1},
       {"head_dim", "elements of a row of a head", {}, 8, 256, 8}};
 }
-
-std::vector<std::string> extension_compared_axes() { return {"path", "from"}; }
 
 Sweep extension_sweep(const std::string& profile, const DeviceInfo& /*device*/) {
   const Axis call = texts("task", {"call"}), first = texts("task", {"first_call"});
@@ -75,9 +66,21 @@ FlashConfig extension_config(const Case& config, const DeviceInfo& device) {
   return flash;
 }
 
-AnswerSpec extension_answer() {
-  return {.claims = {"c_overhead", "dlpack_overhead", "concept_overhead", "torch_overhead", "copies_overhead",
-                     "break_even", "first_call_compiler", "first_call_disk", "first_call_archive", "allocations"}};
+ExperimentSpec extension_experiment() {
+  return {.name = "proto8_extension",
+          .summary = "Attention inside a framework: what each way to call it costs.",
+          .axes = extension_axes(),
+          .compared_axes = {"path", "from"},
+          .default_tile = false,
+          .claims = [](const DeviceInfo&) { return extension_claims(); },
+          .answer = {.claims = {"c_overhead", "dlpack_overhead", "concept_overhead", "torch_overhead",
+                                "copies_overhead", "break_even", "first_call_compiler", "first_call_disk",
+                                "first_call_archive", "allocations"}},
+          .sweep = extension_sweep,
+          .complete = complete_extension,
+          .plan = extension_plan,
+          .make = {},
+          .make_host = extension_problems()};
 }
 
 }  // namespace attn

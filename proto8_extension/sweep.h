@@ -7,7 +7,7 @@
 
 #include "common/attention/flash.h"
 #include "common/device/device.h"
-#include "common/experiment/answer.h"
+#include "common/experiment/experiment.h"
 #include "common/records/case.h"
 
 namespace attn {
@@ -17,14 +17,13 @@ namespace attn {
 inline constexpr int64_t one_tile = 16;
 
 std::vector<AxisInfo> extension_axes();
-std::vector<std::string> extension_compared_axes();
 Sweep extension_sweep(const std::string& profile, const DeviceInfo& device);
 void complete_extension(Case& config, const DeviceInfo& device);
 
 /// Returns the configuration of a case's attention, with the tile that the engine chooses.
 FlashConfig extension_config(const Case& config, const DeviceInfo& device);
 
-/// Returns the claims from which the text at the end of a run takes its advice.
-AnswerSpec extension_answer();
+/// What the program of the experiment runs, and what its tests check.
+ExperimentSpec extension_experiment();
 
 }  // namespace attn

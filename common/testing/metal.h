@@ -19,7 +19,7 @@ class MetalProgramTest : public ProgramTest {
 
   /// Expects that the run with these axes ("head_dim=40 causal=1") has `cases` cases, all right and none skipped.
   void expect_right(int cases, const std::string& axes) const {
-    const Outcome outcome = run_line("--device metal:emulated --only verify" + options(axes));
+    const Outcome outcome = run_line("--device metal:emulated --only verify" + axes_of(axes));
     EXPECT_EQ(outcome.status, 0) << axes << "\n" << outcome.err;
     const std::string expected = fmt::format("{} ok, 0 wrong, 0 skipped", cases);
     EXPECT_NE((outcome.out + outcome.err).find(expected), std::string::npos) << axes << ": not '" << expected << "'\n"
@@ -27,15 +27,7 @@ class MetalProgramTest : public ProgramTest {
   }
   /// Returns the text of --dry-run, with one line for each case.
   std::string dry_run(const std::string& axes) const {
-    return run_shell("--device metal:emulated --dry-run" + options(axes), "export COLUMNS=1000; ").out;
-  }
-
- private:
-  static std::string options(const std::string& axes) {
-    std::string line;
-    std::istringstream words(axes);
-    for (std::string axis; words >> axis;) line += " --axis " + axis;
-    return line;
+    return run_shell("--device metal:emulated --dry-run" + axes_of(axes), "export COLUMNS=1000; ").out;
   }
 };
 

@@ -3,23 +3,28 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "common/experiment/experiment.h"
+#include "common/testing/devices.h"
 #include "common/testing/idle_device.h"
 
 namespace attn::test {
 
-/// Takes the experiment's cases with these values of axes ("q_len=32") that the device can run. Changes each function
-/// constant of a case's plan in turn, and expects that the problem of the changed plan runs the kernels of the changed
-/// plan on its grids.
+/// Takes the experiment's cases with these values of axes ("q_len=32 heads=1") that the device can run. Changes each
+/// function constant of a case's plan in turn, and expects that the problem of the changed plan runs the kernels of the
+/// changed plan on its grids.
 inline void expect_problems_run_their_plans(const ExperimentSpec& experiment, const DeviceInfo& info,
-                                            const std::vector<std::string>& axes) {
+                                            const std::string& axes) {
   SCOPED_TRACE(info.spec);
+  std::istringstream words(axes);
+  const std::vector<std::string> values(std::istream_iterator<std::string>(words), {});
   std::vector<const char*> argv = {"test", "--quiet"};
-  for (const std::string& axis : axes) argv.insert(argv.end(), {"--axis", axis.c_str()});
+  for (const std::string& axis : values) argv.insert(argv.end(), {"--axis", axis.c_str()});
   const Options options = parse_options(static_cast<int>(argv.size()), argv.data(), experiment).value();
   IdleDevice* device = nullptr;
   Experiment lab(experiment, options, [&](std::string_view) {
@@ -52,6 +57,11 @@ inline void expect_problems_run_their_plans(const ExperimentSpec& experiment, co
     }
   }
   EXPECT_GT(changes, 0) << "no case runs on this device";
+}
+
+/// The same on a CPU and on a GPU whose launches need no driver.
+inline void expect_problems_run_their_plans(const ExperimentSpec& experiment, const std::string& axes) {
+  for (const DeviceInfo& info : {avx2(), ampere()}) expect_problems_run_their_plans(experiment, info, axes);
 }
 
 }  // namespace attn::test

@@ -26,6 +26,14 @@ namespace attn::test {
 /// uses it up.
 inline const std::string few_samples = " --budget 600 --samples 6 ";
 
+/// Returns the options for values of axes: " --axis q_len=64 --axis causal=1" for "q_len=64 causal=1".
+inline std::string axes_of(const std::string& values) {
+  std::string line;
+  std::istringstream words(values);
+  for (std::string axis; words >> axis;) line += " --axis " + axis;
+  return line + " ";
+}
+
 struct Outcome {
   int status = -1;  // exit status, or 128 + signal
   std::string out, err;

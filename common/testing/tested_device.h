@@ -30,6 +30,16 @@ inline PipelineCache& pipelines() {
   return cache;
 }
 
+/// Launches a problem of an experiment once, with poisoned outputs, and checks the outputs.
+template <typename AnyProblem>
+auto launched(AnyProblem& problem, Device& on = device()) {
+  problem.poison();
+  CommandEncoder encoder;
+  problem.encode(encoder);
+  on.submit(encoder);
+  return problem.check();
+}
+
 /// A test that skips itself if the device under test is missing.
 template <typename Test>
 class OnDevice : public Test {

@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
 #include <set>
 
 #include "common/base/error.h"
 #include "common/cases/user_functions.h"
-#include "common/testing/devices.h"
+#include "common/testing/claims.h"
+#include "common/testing/planned_cases.h"
 #include "proto2_stitching/problem.h"
 
 namespace attn {
@@ -22,14 +22,14 @@ using test::avx2;
 using test::hopper;
 
 std::vector<Case> cases(const std::string& profile, const DeviceInfo& info) {
-  return expand(stitch_sweep(profile, info), stitch_axes(), [&](Case& config) { complete_stitch(config, info); });
+  return test::MadeUp{stitch_experiment(), info, {}}.cases(stitch_sweep(profile, info));
 }
 
 TEST(StitchSweepTest, EveryFormAndGrainIsThereWithItsBaseline) {
   for (const DeviceInfo& info : {avx2(), hopper()}) {
     for (const char* profile : {"quick", "full"}) {
       std::set<std::string> forms, grains, variants;
-      for (const auto& group : group(cases(profile, info), stitch_compared_axes())) {
+      for (const auto& group : group(cases(profile, info), {"form", "grain"})) {
         int baselines = 0;
         for (const Case& config : group) {
           forms.insert(config.text("form"));
@@ -52,36 +52,37 @@ TEST(StitchSweepTest, EveryFormAndGrainIsThereWithItsBaseline) {
   }
 }
 
-TEST(StitchSweepTest, SkipsOfAVariantTellWhy) {
-  const auto reason = [](const DeviceInfo& info, const std::string& variant, const std::string& form,
-                         const std::string& grain) {
-    Case config = cases("quick", info).front();
-    config.set("variant", variant);
-    config.set("form", form);
-    config.set("grain", grain);
-    return why_skipped(config, info).value_or("none");
-  };
-  const auto says = [](const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-  };
-  EXPECT_TRUE(says(reason(hopper(), "wgmma", "noinline", "row"), "by element only"));
-  EXPECT_TRUE(says(reason(hopper(), "wgmma", "stitched", "tile"), "by element only"));
-  EXPECT_TRUE(says(reason(hopper(), "wgmma", "pointer", "element"), "C7506"));
-  EXPECT_TRUE(says(reason(hopper(), "wgmma", "stitched_nolto", "element"), "C7504"));
-  EXPECT_EQ(reason(hopper(), "wgmma", "noinline", "element"), "none");
-  EXPECT_EQ(reason(hopper(), "mma_sync", "pointer", "row"), "none");
-  EXPECT_TRUE(says(reason(hopper(), "tuned", "inline", "element"), "mma_sync, wgmma"));
-  EXPECT_TRUE(says(reason(avx2(), "wgmma", "inline", "element"), "tuned"));
-  DeviceInfo old = hopper();
+TEST(StitchSweepTest, SkipsTellWhy) {
+  DeviceInfo old = hopper(), other = avx2(), small = avx2();
   old.features = {"mma"};
-  EXPECT_TRUE(says(reason(old, "wgmma", "inline", "element"), "sm_90a"));
-}
-
-TEST(StitchSweepTest, ADeviceWithoutKernelsSkips) {
-  DeviceInfo other = avx2();
   other.operations = &no_operations();
-  const Case config = cases("quick", avx2()).front();
-  EXPECT_EQ(why_skipped(config, other), "this device has no kernel for variant tuned that calls a score function");
+  small.threadgroup_memory_bytes = 1024;
+  struct Row {
+    DeviceInfo device;
+    const char *variant, *form, *grain, *says;
+  };
+  for (const auto& [device, variant, form, grain, says] : std::vector<Row>{
+           {hopper(), "wgmma", "noinline", "row", "by element only"},
+           {hopper(), "wgmma", "stitched", "tile", "by element only"},
+           {hopper(), "wgmma", "pointer", "element", "C7506"},
+           {hopper(), "wgmma", "stitched_nolto", "element", "C7504"},
+           {hopper(), "wgmma", "noinline", "element", ""},
+           {hopper(), "mma_sync", "pointer", "row", ""},
+           {hopper(), "mma_sync", "std_function", "element", "std_function"},
+           {hopper(), "mma_sync", "virtual", "element", "virtual"},
+           {hopper(), "tuned", "inline", "element", "mma_sync, wgmma"},
+           {avx2(), "wgmma", "inline", "element", "tuned"},
+           {old, "wgmma", "inline", "element", "sm_90a"},
+           {other, "tuned", "inline", "element", "no kernel for variant tuned that calls a score function"},
+           {small, "tuned", "inline", "element", "threadgroup memory"}}) {
+    Case config = cases("quick", device.backend == "cuda" ? hopper() : avx2()).front();
+    config.set("variant", std::string(variant));
+    config.set("form", std::string(form));
+    config.set("grain", std::string(grain));
+    const std::string reason = why_skipped(config, device).value_or("");
+    EXPECT_EQ(reason.empty(), *says == 0) << variant << " " << form << ": " << reason;
+    EXPECT_NE(reason.find(says), std::string::npos) << variant << " " << form << ": " << reason;
+  }
   EXPECT_FALSE(stitch_sweep("quick", other).blocks.empty());
 }
 
@@ -98,11 +99,13 @@ TEST(StitchSweepTest, ACaseWithoutAVariantGetsTheFirst) {
   }
 }
 
-TEST(StitchSweepTest, FullHoldsQuick) {
-  for (const DeviceInfo& info : {avx2(), hopper()}) {
-    std::set<std::string> full;
-    for (const Case& config : cases("full", info)) full.insert(config.key());
-    for (const Case& config : cases("quick", info)) EXPECT_TRUE(full.contains(config.key())) << config.key();
+TEST(StitchSweepTest, FullHoldsQuick) { test::expect_sweep(stitch_experiment()); }
+
+TEST(StitchPlanTest, ProblemsRunTheirPlans) {
+  for (const DeviceInfo& info : {avx2(), test::ampere()}) {
+    test::expect_problems_run_their_plans(
+        stitch_experiment(), info,
+        "q_len=48 q_heads=1 batch=1 head_dim=64 function=alibi grain=element variant=" + default_variant(info));
   }
 }
 
@@ -118,24 +121,6 @@ TEST(StitchSweepTest, OnlyChainHasWorkAndMonolithicHasOneGrain) {
     }
     EXPECT_GT(config.integer("block_r"), 0);
   }
-}
-
-TEST(StitchSweepTest, FormsOfTheHostAreSkippedOnAGpu) {
-  Case config = cases("quick", hopper()).front();
-  for (const std::string form : {"std_function", "virtual"}) {
-    config.set("form", form);
-    const auto reason = why_skipped(config, hopper());
-    ASSERT_TRUE(reason);
-    EXPECT_NE(reason->find(form), std::string::npos) << *reason;
-    EXPECT_FALSE(form_runs_on(form, hopper()));
-    EXPECT_TRUE(form_runs_on(form, avx2()));
-  }
-}
-
-TEST(StitchSweepTest, TilesThatDoNotFitAreSkipped) {
-  DeviceInfo small = avx2();
-  small.threadgroup_memory_bytes = 1024;
-  EXPECT_TRUE(why_skipped(cases("quick", avx2()).front(), small));
 }
 
 TEST(StitchSweepTest, AFileTakesThePlaceOfEveryFunction) {

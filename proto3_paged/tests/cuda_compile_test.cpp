@@ -2,7 +2,10 @@
 // registers.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,105 +19,138 @@
 namespace attn {
 namespace {
 
-using PagedCudaCompileTest = test::CudaCompilerTest;
+class PagedCudaCompileTest : public test::CudaCompilerTest {
+ protected:
+  /// Expects that the device can run the plan, and that its first `launches` kernels do not spill.
+  void expect_no_spills(const Plan& plan, size_t launches = 1) const {
+    ASSERT_EQ(skip_reason(plan, test::hopper()).value_or(""), "");
+    for (const Launch& launch : std::span(plan.launches).first(launches)) {
+      EXPECT_EQ(compiler_->compile(launch.source, {}).spill_bytes, 0) << launch.source.key();
+    }
+  }
+};
+
+DecodeConfig compiled_prefill(int64_t head_dim, int64_t page_size) {
+  return {.shape = {.batch = 8,
+                    .q_heads = 32,
+                    .kv_heads = 8,
+                    .q_len = 512,
+                    .kv_len = 4096,
+                    .head_dim = head_dim,
+                    .causal = true},
+          .dtype = DType::bf16,
+          .cache_dtype = DType::bf16,
+          .out_dtype = DType::bf16,
+          .page_size = page_size,
+          .block_c = 0};
+}
+
+DecodeConfig appending(DecodeConfig config, int64_t rotary_dim) {
+  config.appends = true;
+  config.rotary_dim = rotary_dim;
+  return config;
+}
+
+using enum DType;
 
 TEST_F(PagedCudaCompileTest, EveryTypeAndNumberOfQueries) {
-  using enum DType;
   for (const auto& [dtype, cache_dtype] :
        {std::pair{f32, f32}, {f16, f16}, {bf16, bf16}, {f16, e4m3}, {f16, int8}, {bf16, e4m3}, {bf16, int8}}) {
     for (const int64_t q_len : {1, 4, 16}) {
-      const Plan plan = decode_plan(compiled_config(dtype, cache_dtype, q_len), test::hopper(), 1024);
-      ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
       // One source has two entries: the kernel that attends and the kernel that joins the parts.
-      EXPECT_EQ(compiler_->compile(plan.launches[0].source, {}).spill_bytes, 0) << plan.launches[0].source.key();
+      expect_no_spills(decode_plan(compiled_config(dtype, cache_dtype, q_len), test::hopper(), 1024));
     }
   }
 }
 
-TEST_F(PagedCudaCompileTest, Modifiers) {
-  using enum DType;
+TEST_F(PagedCudaCompileTest, PrefillOnEveryPage) {
+  for (const int64_t page_size : {0, 1, 8, 16, 64, 256}) {
+    for (const int64_t head_dim : {64, 128, 256}) {
+      const DecodeConfig config = compiled_prefill(head_dim, page_size);
+      expect_no_spills(prefill_plan(config, test::hopper(), 1, 1));
+      expect_no_spills(prefill_plan(appending(config, head_dim), test::hopper(), 1, 1));
+    }
+  }
+}
+
+TEST_F(PagedCudaCompileTest, ModifiersOfEveryType) {
   const Modifiers all{.soft_cap = 30, .window_left = 100, .alibi = true, .sinks = true};
   struct Combination {
     Modifiers modifiers;
     std::vector<std::pair<DType, DType>> dtypes;  // types of Q and of the cache
+    bool prefills = true;
   };
-  for (const auto& [modifiers, dtypes] : {Combination{{.alibi = true}, {{bf16, bf16}}},
-                                          {{.window_left = 100}, {{bf16, bf16}, {bf16, int8}}},
-                                          {all, {{f32, f32}, {f16, f16}, {bf16, bf16}, {bf16, int8}}}}) {
+  for (const auto& [modifiers, dtypes, prefills] : {Combination{{.alibi = true}, {{bf16, bf16}}},
+                                                    {{.window_left = 100}, {{bf16, bf16}, {bf16, int8}}, false},
+                                                    {all, {{f32, f32}, {f16, f16}, {bf16, bf16}, {bf16, int8}}}}) {
+    const AttentionHooks hooks =
+        paged_hooks({.decode = compiled_config(bf16, bf16, 1), .modifiers = modifiers}).value();
     for (const auto& [dtype, cache_dtype] : dtypes) {
       for (const int64_t q_len : {1, 4}) {
-        const PagedConfig config{.decode = compiled_config(dtype, cache_dtype, q_len), .modifiers = modifiers};
-        const AttentionHooks hooks = paged_hooks(config).value();
-        const Plan plan = decode_plan(config.decode, test::hopper(), 1024, &hooks);
-        ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
-        EXPECT_EQ(compiler_->compile(plan.launches[0].source, {}).spill_bytes, 0) << plan.launches[0].source.key();
+        expect_no_spills(decode_plan(compiled_config(dtype, cache_dtype, q_len), test::hopper(), 1024, &hooks));
       }
+    }
+    for (const int64_t head_dim : {64, 128}) {
+      if (prefills) expect_no_spills(prefill_plan(compiled_prefill(head_dim, 16), test::hopper(), 1, 1, &hooks));
     }
   }
 }
 
 TEST_F(PagedCudaCompileTest, NewTokens) {
-  struct Turn {
-    int64_t q_len, rotary_dim;
-    RopePairing pairing;
-  };
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const Turn& turn : {Turn{1, 128, RopePairing::half_split}, Turn{1, 128, RopePairing::interleaved},
-                             Turn{16, 96, RopePairing::interleaved}, Turn{1, 0, RopePairing::half_split}}) {
-      DecodeConfig config = compiled_config(dtype, dtype, turn.q_len);
-      config.appends = true;
-      config.rotary_dim = turn.rotary_dim;
-      config.pairing = turn.pairing;
-      DecodeConfig scaled = config;
-      scaled.cache_dtype = turn.q_len == 1 ? DType::e4m3 : DType::int8;
-      std::vector<Plan> plans = {decode_plan(config, test::hopper(), 1024), append_plan(config, test::hopper())};
-      if (dtype != DType::f32) plans.push_back(decode_plan(scaled, test::hopper(), 1024));
-      for (const Plan& plan : plans) {
-        ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
-        EXPECT_EQ(compiler_->compile(plan.launches[0].source, {}).spill_bytes, 0) << plan.launches[0].source.key();
-      }
+  using enum RopePairing;
+  for (const DType dtype : {f32, f16, bf16}) {
+    for (const auto& [q_len, rotary_dim, pairing] :
+         {std::tuple{1, 128, half_split}, {1, 128, interleaved}, {16, 96, interleaved}, {1, 0, half_split}}) {
+      DecodeConfig config = appending(compiled_config(dtype, dtype, q_len), rotary_dim);
+      config.pairing = pairing;
+      expect_no_spills(decode_plan(config, test::hopper(), 1024));
+      expect_no_spills(append_plan(config, test::hopper()));
+      config.cache_dtype = q_len == 1 ? e4m3 : int8;
+      if (dtype != f32) expect_no_spills(decode_plan(config, test::hopper(), 1024));
     }
   }
 }
 
 TEST_F(PagedCudaCompileTest, Cascades) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {f32, bf16}) {
     const Plan plan = cascade_plan(compiled_config(dtype, dtype, 1), test::hopper(), 1024, 256);
-    ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
-    for (const Launch& launch : plan.launches) {
-      EXPECT_EQ(compiler_->compile(launch.source, {}).spill_bytes, 0) << launch.source.key();
-    }
+    expect_no_spills(plan, plan.launches.size());
   }
 }
 
-TEST_F(PagedCudaCompileTest, BrokenAppendsCompile) {
-  DecodeConfig config = compiled_config(DType::bf16, DType::bf16, 3);
-  config.appends = true;
-  config.rotary_dim = 128;
-  for (const test::AppendMutation& mutation : test::append_mutations(true)) {
+TEST_F(PagedCudaCompileTest, BrokenKernelsCompileToOtherCode) {
+  const DecodeConfig appends = appending(compiled_config(bf16, bf16, 3), 128);
+  DecodeConfig decodes = compiled_config(bf16, bf16, 2);
+  decodes.join_last = true;
+  const auto expect_other_code = [&](const test::PagedMutation& mutation, const std::function<Plan()>& plan) {
+    const auto code = [&] { return compiler_->compile(plan().launches.front().source, {}).code_sha256; };
+    const std::string unbroken = code();
     const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
-    const bool fused = std::string(mutation.append) == "fused";
-    const Plan plan = fused ? decode_plan(config, test::hopper(), 1024) : append_plan(config, test::hopper());
-    EXPECT_NO_THROW(compiler_->compile(plan.launches.front().source, {})) << mutation.what;
+    EXPECT_NE(code(), unbroken) << mutation.what;
+  };
+  for (const test::PagedMutation& mutation : test::append_mutations(true)) {
+    expect_other_code(mutation, [&] {
+      return mutation.axes == "append=fused" ? decode_plan(appends, test::hopper(), 1024)
+                                             : append_plan(appends, test::hopper());
+    });
+  }
+  for (const test::PagedMutation& mutation : test::decode_mutations(true)) {
+    expect_other_code(mutation, [&] { return decode_plan(decodes, test::hopper(), 1024); });
+  }
+  for (const test::PagedMutation& mutation : test::prefill_mutations(true)) {
+    expect_other_code(mutation,
+                      [] { return prefill_plan(appending(compiled_prefill(64, 16), 64), test::hopper(), 1, 1); });
   }
 }
 
 // This test needs neither a GPU nor NVRTC, which other tests of broken CUDA kernels need.
 TEST(PagedMutationsTest, TextsAreInTheSources) {
-  test::expect_texts_in_sources(test::decode_mutations(true),
-                                [](const test::DecodeMutation&) { return test::decode_file(true); });
-}
-
-TEST_F(PagedCudaCompileTest, BrokenKernelsCompileToOtherCode) {
-  const auto code = [&] {
-    DecodeConfig config = compiled_config(DType::bf16, DType::bf16, 2);
-    config.join_last = true;
-    return compiler_->compile(decode_plan(config, test::hopper(), 1024).launches.front().source, {}).code_sha256;
-  };
-  const std::string unbroken = code();
-  for (const test::DecodeMutation& mutation : test::decode_mutations(true)) {
-    const test::MutatedSources mutated(test::decode_file(true), mutation.from, mutation.to);
-    EXPECT_NE(code(), unbroken) << mutation.what;
+  for (const bool cuda : {false, true}) {
+    for (const auto& list :
+         {test::decode_mutations(cuda), test::append_mutations(cuda), test::prefill_mutations(cuda),
+          test::cascade_mutations(cuda), test::scale_mutations(cuda), test::expansion_mutations(cuda)}) {
+      test::expect_texts_in_sources(list, [](const test::PagedMutation& mutation) { return mutation.file; });
+    }
   }
 }
 

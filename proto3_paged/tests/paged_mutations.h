@@ -6,24 +6,25 @@
 
 namespace attn::test {
 
-struct AppendMutation {
-  const char* append;  // "fused" or "chain": the case must have append=fused or append=chain to run the kernel
+/// `to` takes the place of `from` in `file`.
+struct PagedMutation {
+  const char* what;  // what the broken kernel does
   std::string file;
-  const char* what;       // what the broken kernel does
-  const char *from, *to;  // `to` takes the place of `from` in `file`
+  const char *from, *to;
+  std::string axes = "";  // of a case that runs the kernel, for paged_config()
 };
 
-inline std::vector<AppendMutation> append_mutations(bool cuda) {
+inline std::vector<PagedMutation> append_mutations(bool cuda) {
   const std::string dialect = cuda ? ".cuda.cu" : ".cpu.cpp";
   const std::string fused = "common/paged/kernels/decode" + dialect, chain = "common/paged/kernels/append" + dialect;
-  std::vector<AppendMutation> mutations = {
-      {"chain", chain, "writes to the next slot", "slot = key % ", "slot = (key + 1) % "},
-      {"chain", chain, "writes keys in the place of values", "copy(p.v, p.v_strides, p.cache.v",
-       "copy(p.k, p.k_strides, p.cache.v"},
-      {"fused", cuda ? fused : "common/paged/kernels/turn_cpu.h", "rotates with a wrong sign",
-       "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]"}};
+  std::vector<PagedMutation> mutations = {
+      {"writes to the next slot", chain, "slot = key % ", "slot = (key + 1) % ", "append=chain"},
+      {"writes keys in the place of values", chain, "copy(p.v, p.v_strides, p.cache.v",
+       "copy(p.k, p.k_strides, p.cache.v", "append=chain"},
+      {"rotates with a wrong sign", cuda ? fused : "common/paged/kernels/turn_cpu.h", "y * cosines[i] + x * sines[i]",
+       "y * cosines[i] - x * sines[i]", "append=fused"}};
   const auto add = [&](const char* what, const char* from, const char* to) {
-    mutations.push_back({"fused", fused, what, from, to});
+    mutations.push_back({what, fused, from, to, "append=fused"});
   };
   if (cuda) {
     const char* const position = "query.exists ? first_new(here) + query.query : -1;";
@@ -51,54 +52,157 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
   return mutations;
 }
 
-/// A mutation of the decoding kernel, for launches that append no tokens.
-struct DecodeMutation {
-  const char *what, *from, *to;  // as in AppendMutation; the file is decode_file()
-};
-
-inline std::string decode_file(bool cuda) {
-  return cuda ? "common/paged/kernels/decode.cuda.cu" : "common/paged/kernels/decode.cpu.cpp";
-}
-
-inline std::vector<DecodeMutation> decode_mutations(bool cuda) {
+/// Mutations of the decoding kernel, for launches that append no tokens.
+inline std::vector<PagedMutation> decode_mutations(bool cuda) {
+  const std::string file = cuda ? "common/paged/kernels/decode.cuda.cu" : "common/paged/kernels/decode.cpu.cpp";
   if (cuda) {
-    return {{"leaves out a last block that is not full", "(end + BLOCK_C - 1) / BLOCK_C - place.first_block",
+    return {{"leaves out a last block that is not full", file, "(end + BLOCK_C - 1) / BLOCK_C - place.first_block",
              "end / BLOCK_C - place.first_block"},
-            {"takes the page of the sequence's first key for each key", "cache.max_pages + key / PAGE_SIZE",
+            {"takes the page of the sequence's first key for each key", file, "cache.max_pages + key / PAGE_SIZE",
              "cache.max_pages"},
-            {"takes the pages of sequence 0 for each sequence", "static_cast<long long>(batch) * cache.max_pages",
+            {"takes the pages of sequence 0 for each sequence", file, "static_cast<long long>(batch) * cache.max_pages",
              "0LL * cache.max_pages"},
-            {"takes query heads of another group", "place.kv_head * group + (exists ? number / p.q_len : 0)",
+            {"takes query heads of another group", file, "place.kv_head * group + (exists ? number / p.q_len : 0)",
              "place.kv_head + (exists ? number / p.q_len : 0) * p.kv_heads"},
-            {"takes head 0 of the cache for each head", "ahead.kv_head * strides.head * KV_BYTES",
+            {"takes head 0 of the cache for each head", file, "ahead.kv_head * strides.head * KV_BYTES",
              "0 * strides.head * KV_BYTES"},
-            {"leaves out the scale", "scale_log2 = p.scale * log2_e", "scale_log2 = log2_e"},
-            {"does not rescale O when the maximum grows", "o[i / 2][2 * r + i % 2] *= alpha;",
+            {"leaves out the scale", file, "scale_log2 = p.scale * log2_e", "scale_log2 = log2_e"},
+            {"does not rescale O when the maximum grows", file, "o[i / 2][2 * r + i % 2] *= alpha;",
              "o[i / 2][2 * r + i % 2] *= 1;"},
-            {"does not rescale the sums when the maximum grows", "sum[r] *= alpha;", ""},
-            {"does not reset the counter", "if (joins) arrived = 0;", ""},
-            {"leaves the maximum out of the log-sum-exp", "(FOLD ? shift * ln_2 : shift) + __logf", "__logf"}};
+            {"does not rescale the sums when the maximum grows", file, "sum[r] *= alpha;", ""},
+            {"does not reset the counter", file, "if (joins) arrived = 0;", ""},
+            {"leaves the maximum out of the log-sum-exp", file, "(FOLD ? shift * ln_2 : shift) + __logf", "__logf"}};
   }
   return {
-      {"leaves out the last key", "sequence.seen.end) - block.first_key, 0)",
+      {"leaves out the last key", file, "sequence.seen.end) - block.first_key, 0)",
        "sequence.seen.end - 1) - block.first_key, 0)"},
-      {"adds a part to outputs that are not rescaled", "load<Floats>(to) * factors[0] + added",
+      {"adds a part to outputs that are not rescaled", file, "load<Floats>(to) * factors[0] + added",
        "load<Floats>(to) + added"},
-      {"joins a part without its weight", "d) * factors[1]", "d)"},
-      {"leaves out the last worker's part", "worker <= last_worker", "worker < last_worker"},
-      {"takes the page of the sequence's first key for each key", "const int page = key / static_cast<int>(PAGE_SIZE)",
-       "const int page = 0"},
-      {"takes the pages of sequence 0 for each sequence", "static_cast<long long>(sequence.batch) * p.cache.max_pages",
-       "0LL * p.cache.max_pages"},
-      {"takes query heads of another group", "kv_head * (p.q_heads / p.kv_heads) + (first_row + row) / p.q_len",
+      {"joins a part without its weight", file, "d) * factors[1]", "d)"},
+      {"leaves out the last worker's part", file, "worker <= last_worker", "worker < last_worker"},
+      {"takes the page of the sequence's first key for each key", file,
+       "const int page = key / static_cast<int>(PAGE_SIZE)", "const int page = 0"},
+      {"takes the pages of sequence 0 for each sequence", file,
+       "static_cast<long long>(sequence.batch) * p.cache.max_pages", "0LL * p.cache.max_pages"},
+      {"takes query heads of another group", file, "kv_head * (p.q_heads / p.kv_heads) + (first_row + row) / p.q_len",
        "kv_head + (first_row + row) / p.q_len * p.kv_heads"},
-      {"takes head 0 of the cache for each head", ", kv_head, slot}", ", 0, slot}"},
-      {"does not rescale O when the maximum grows", "d) * alpha", "d)"},
-      {"does not rescale the sums when the maximum grows", "sum[row] *= alpha", "sum[row] *= 1"},
-      {"does not reset the counter", "__atomic_store_n(arrived, 0, __ATOMIC_RELAXED)", "static_cast<void>(arrived)"},
-      {"leaves the maximum out of the log-sum-exp", "end_of_row(maximum[row],", "end_of_row(0,"},
-      {"lets a query see the key after its own key", "max(min(seen.end - block.first_key",
+      {"takes head 0 of the cache for each head", file, ", kv_head, slot}", ", 0, slot}"},
+      {"does not rescale O when the maximum grows", file, "d) * alpha", "d)"},
+      {"does not rescale the sums when the maximum grows", file, "sum[row] *= alpha", "sum[row] *= 1"},
+      {"does not reset the counter", file, "__atomic_store_n(arrived, 0, __ATOMIC_RELAXED)",
+       "static_cast<void>(arrived)"},
+      {"leaves the maximum out of the log-sum-exp", file, "end_of_row(maximum[row],", "end_of_row(0,"},
+      {"lets a query see the key after its own key", file, "max(min(seen.end - block.first_key",
        "max(min(seen.end + 1 - block.first_key"}};
+}
+
+/// Mutations of the kernel that joins the rows of a shared prefix and of a sequence's own keys.
+inline std::vector<PagedMutation> cascade_mutations(bool cuda) {
+  const std::string file = std::string("common/paged/kernels/merge") + (cuda ? ".cuda.cu" : ".cpu.cpp");
+  if (cuda) {
+    return {{"adds without a weight", file, "a.x * of_prefix + b.x * of_own", "a.x * of_prefix + b.x"},
+            {"gives the prefix full weight", file, "of_prefix = exp2_approx(prefix_lse - larger)", "of_prefix = 1"},
+            {"takes another row", file, "head) * p.batch + batch", "batch) * p.heads + head"},
+            {"takes another unit", file, "log2_e * p.own_lse[own]", "p.own_lse[own]"},
+            {"leaves the sum out of the log-sum-exp", file, "ln_2 * (larger + __log2f(sum))", "ln_2 * larger"}};
+  }
+  return {{"adds without a weight", file, "a * weights[0] + b * weights[1]", "a * weights[0] + b"},
+          {"gives both full weight", file, "exp4(Pair{prefix_lse - shift, own_lse - shift} * log4_e)", "Pair{1, 1}"},
+          {"takes another row", file, "head) * p.batch + batch", "batch) * p.heads + head"},
+          {"takes another unit", file, "own_lse = p.own_lse[own]", "own_lse = ln_2 * p.own_lse[own]"},
+          {"leaves the sum out of the log-sum-exp", file, "most + ln_2 * __builtin_log2f(sum)", "most"}};
+}
+
+/// Mutations of the hooks of modifiers.
+inline std::vector<PagedMutation> modifier_mutations() {
+  const std::string folder = "common/attention/kernels/modifiers/";
+  const std::string score = folder + "score.h", keys = folder + "keys.h", sink = folder + "sink.h";
+  return {{"turns the sign of ALiBi", score, "static_cast<float>(k - own_key(q, context));",
+           "static_cast<float>(own_key(q, context) - k);", "alibi=1"},
+          {"takes the slope of another head", score, "slopes)[context.head]", "slopes)[context.head ^ 1]", "alibi=1"},
+          {"takes half the cap", score, "return cap * tanh_of", "return cap / 2 * tanh_of", "soft_cap=2"},
+          {"takes the sink of another head", sink, "sinks)[context.head]", "sinks)[context.head ^ 1]", "sinks=1"},
+          {"makes the window one too long", keys, "own - static_cast<int>(WINDOW_LEFT))",
+           "own - 1 - static_cast<int>(WINDOW_LEFT))", "window_left=37"},
+          {"makes the window one too short", keys, "own - static_cast<int>(WINDOW_LEFT))",
+           "own + 1 - static_cast<int>(WINDOW_LEFT))", "window_left=37"}};
+}
+
+/// Mutations of what the decoding kernel does with the scales of caches of 8 bits.
+inline std::vector<PagedMutation> scale_mutations(bool cuda) {
+  const std::string kernel = cuda ? "common/paged/kernels/decode.cuda.cu" : "common/paged/kernels/decode.cpu.cpp";
+  const char* const place = "static_cast<long long>(at.batch) * p.kv_heads + kv_head;";
+  if (cuda)
+    return {{"takes the scale of the neighbouring page", kernel, "(page) * p.kv_heads + ahead.kv_head;",
+             "(page > 0 ? page - 1 : 1) * p.kv_heads + ahead.kv_head;"},
+            {"takes the scale of the neighbouring head", kernel, "(page) * p.kv_heads + ahead.kv_head;",
+             "(page) * p.kv_heads + 1 - ahead.kv_head;"},
+            {"takes K's scale for V", kernel, "p.cache.v_scales + at", "p.cache.k_scales + at"},
+            {"takes V's scale for K", kernel, "p.cache.k_scales + at", "p.cache.v_scales + at"},
+            {"leaves out the scale of scores", kernel, "value *= scales(number, false)[column];", "value *= 1;"},
+            {"leaves out the scale of weights", kernel, "value *= v_scale(number, i / 4, i % 2);", "value *= 1;"},
+            {"leaves out the power of 2 by which Q was divided", kernel, "value *= q_scale[r];", "value *= 1;"},
+            {"takes V's elements 1 and 3 for elements 0 and 2", kernel,
+             "multiply_add<F16>(o[4 * step + 2 * n], a, pair_of_four<CACHE_TYPE, 0, 2>(low)",
+             "multiply_add<F16>(o[4 * step + 2 * n], a, pair_of_four<CACHE_TYPE, 1, 3>(low)"}};
+  return {{"takes the scale of the neighbouring page", kernel, place,
+           "(at.batch > 0 ? at.batch - 1LL : 1LL) * p.kv_heads + kv_head;"},
+          {"takes the scale of the neighbouring head", kernel, place,
+           "at.batch * static_cast<long long>(p.kv_heads) + 1 - kv_head;"},
+          {"takes K's scale for V", kernel, "v_scale = cache.v_scales[scale]", "v_scale = cache.k_scales[scale]"},
+          {"takes V's scale for K", kernel, "k_scale = cache.k_scales[scale]", "k_scale = cache.v_scales[scale]"},
+          {"takes the scale of the block's first page", kernel, "block.k_scales[i] = k_scale",
+           "block.k_scales[i] = i == 0 ? k_scale : block.k_scales[0]"},
+          {"leaves out the scale of scores", kernel, "load<Scores>(s + i) * load<Scores>(block.k_scales + i)",
+           "load<Scores>(s + i)"},
+          {"leaves out the scale of weights", kernel, "weight * load<Scores>(block.v_scales + i)", "weight"},
+          {"makes the sign of an e4m3 number also a bit of the exponent", "common/kernel/bytes_cpu.h", "0xbfff",
+           "0xffff", "cache_dtype=e4m3"}};
+}
+
+/// Mutations of the kernel that converts a cache of 8 bits to Q's type before prefill.
+inline std::vector<PagedMutation> expansion_mutations(bool cuda) {
+  const std::string file = "common/paged/kernels/expand" + std::string(cuda ? ".cuda.cu" : ".cpu.cpp");
+  return {{"takes K's scales for V", file, "cache.v_scales", "cache.k_scales"},
+          {"takes K for V", file, "(cache.v, ", "(cache.k, "},
+          {"takes the next slot", file, "place.row = key %", "place.row = (key + 1) %"},
+          {"takes the page of the first key", file, "cache.max_pages + key /", "cache.max_pages + first /"},
+          {"writes to head 0", file, "p.kv_heads + head) * p.most_keys", "p.kv_heads) * p.most_keys"},
+          {"leaves elements out", file, cuda ? "expand_four(bytes.y, scale" : "d += LANES",
+           cuda ? "expand_four(bytes.x, scale" : "d += 2 * LANES"},
+          {"leaves the last key out", file, cuda ? "first + int{KEYS}, length)" : "key < end; ++key",
+           cuda ? "first + int{KEYS} - 1, length)" : "key < end - 1; ++key"}};
+}
+
+/// Mutations of the kernels that prefill.
+inline std::vector<PagedMutation> prefill_mutations(bool cuda) {
+  const char *const pages = "common/paged/kernels/prefill/pages.h", *const keys = "common/paged/kernels/prefill/keys.h",
+                    *const before = "common/paged/kernels/prefill/before.h",
+                    *const rotate = "common/paged/kernels/prefill/rotate.h",
+                    *const wgmma = "common/attention/kernels/wgmma.cuda.cu";
+  std::vector<PagedMutation> mutations = {
+      {"takes the page of the first key for each key", pages, "data.table[row + key / static_cast<int>(PAGE_SIZE)]",
+       "data.table[row]"},
+      {"takes the pages of sequence 0 for each sequence", pages, "static_cast<INT64>(context.batch) * data.max_pages",
+       "0"},
+      {"takes head 0 of the cache for each head", pages, ", kv_head, key %", ", 0, key %"},
+      {"leaves out the last key", keys, "keys.end < own.kv_len ? keys.end : own.kv_len",
+       "keys.end < own.kv_len - 1 ? keys.end : own.kv_len - 1"},
+      {"rotates queries for the previous position", rotate, "const int key = q + ", "const int key = q - 1 + "},
+      {"rotates keys for the position among the new tokens", before, "static_cast<long long>(key) * half",
+       "static_cast<long long>(token) * half"},
+      {"rotates with a wrong sign", before, "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]"},
+      {"leaves out the last share of the new tokens", before, "share = (tokens + data.shares - 1) / data.shares;",
+       "share = tokens / data.shares;"},
+      {"writes to the next slot", before, "place.row = key % ", "place.row = (key + 1) % "},
+      {"writes keys in the place of values", before, "of_v ? tokens.v : tokens.k", "tokens.k"}};
+  mutations.push_back({"does not reset the counters", before, cuda ? "gridDim.z;" : "group.count[2];",
+                       cuda ? "gridDim.z + 1;" : "group.count[2] + 1;"});
+  if (cuda) {
+    mutations.push_back({"takes the pages of lane 0 for each lane", wgmma, "__shfl_sync(~0u, place.batch, box)",
+                         "__shfl_sync(~0u, place.batch, 0)"});
+  }
+  return mutations;
 }
 
 }  // namespace attn::test

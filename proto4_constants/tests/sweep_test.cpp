@@ -10,8 +10,8 @@
 #include <set>
 #include <string>
 
-#include "common/experiment/experiment.h"
-#include "common/testing/devices.h"
+#include "common/testing/claims.h"
+#include "common/testing/planned_cases.h"
 #include "proto4_constants/problem.h"
 
 namespace attn {
@@ -28,7 +28,7 @@ std::vector<Case> cases_of(const std::string& profile, const DeviceInfo& device,
                            const std::vector<std::string>& axes = {}) {
   Sweep sweep = constants_sweep(profile, device);
   for (const std::string& axis : axes) override_axis(sweep, parse_axis(axis, constants_axes()));
-  return expand(sweep, constants_axes(), [&](Case& config) { complete_constants(config, device); });
+  return test::MadeUp{constants_experiment(), device, {}}.cases(sweep);
 }
 
 // The first 72 variants are the whole base grid.
@@ -103,6 +103,12 @@ TEST(VariantGrid, TheHookAndTheReferenceUseTheSameSlopes) {
   EXPECT_EQ(variant.hook().change, ScoreChange::none);
 }
 
+TEST(ConstantsSweep, CasesAreWhole) { test::expect_sweep(constants_experiment(), false); }
+
+TEST(ConstantsPlanTest, ProblemsRunTheirPlans) {
+  test::expect_problems_run_their_plans(constants_experiment(), "task=run q_len=48 q_heads=1");
+}
+
 TEST(ConstantsSweep, FullProfileCompiles1To500Variants) {
   std::set<int64_t> counts;
   for (const Case& config : cases_of("full", avx2())) {
@@ -121,7 +127,6 @@ TEST(ConstantsSweep, SkipsNoCaseWithoutPch) {
         }
         tasks.insert(config.text("task"));
         if (config.text("task") == "run") read.insert(config.text("run_time"));
-        for (const AxisInfo& axis : constants_axes()) EXPECT_TRUE(config.has(axis.name)) << config.key();
       }
       EXPECT_EQ(tasks.size(), 11u) << device.spec << " " << profile;
       EXPECT_GE(read.size(), 5u) << device.spec << " " << profile;
@@ -158,25 +163,22 @@ TEST(ConstantsSweep, CompileOneTakesTheDefaultTile) {
 }
 
 TEST(ConstantsSweep, SaysWhyACaseIsLeftOut) {
-  const auto reason = [](std::vector<std::string> axes, const DeviceInfo& device = avx2()) {
-    if (axes.back() != "dtype=bf16") axes.emplace_back("dtype=f32");
-    const std::string why = why_skipped(cases_of("quick", device, axes).front(), device);
-    return why.empty() ? "runs" : why;
+  struct Row {
+    std::vector<std::string> axes;
+    DeviceInfo device;
+    const char* says;
   };
-  EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=5000"}),
-            "tuned has 540 variants with f32 on this device");
-  EXPECT_EQ(reason({"task=compile", "kernel=wgmma"}),
-            "this device has no kernel for variant wgmma; it has naive, tiled_scalar, tiled_vector, tuned");
-  EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=1", "pch=1"}, hopper()),
-            "NVRTC 12.0 does not precompile headers");
-  EXPECT_EQ(reason({"task=run", "kernel=tuned", "run_time=head_dim"}),
-            "tuned needs head_dim at compile time; at run time it can read causal");
-  EXPECT_EQ(reason({"task=run", "kernel=naive", "run_time=block_r"}),
-            "naive needs block_r at compile time; at run time it can read head_dim, causal, alibi");
-  EXPECT_EQ(reason({"task=run", "kernel=wgmma", "run_time=causal", "dtype=bf16"}, hopper()),
-            "wgmma can read no constant at run time");
-  EXPECT_EQ(reason({"task=run", "kernel=tuned", "run_time=all"}),
-            "tuned can read only causal at run time, so this case is run_time=causal");
+  for (const auto& [axes, device, says] : std::vector<Row>{
+           {{"task=compile", "kernel=tuned", "variants=5000", "dtype=f32"}, avx2(), "tuned has 540 variants"},
+           {{"task=compile", "kernel=wgmma", "dtype=f32"}, avx2(), "no kernel for variant wgmma"},
+           {{"task=compile", "kernel=tuned", "variants=1", "pch=1"}, hopper(), "does not precompile headers"},
+           {{"task=run", "kernel=tuned", "run_time=head_dim"}, avx2(), "at run time it can read causal"},
+           {{"task=run", "kernel=naive", "run_time=block_r"}, avx2(), "it can read head_dim, causal, alibi"},
+           {{"task=run", "kernel=wgmma", "run_time=causal", "dtype=bf16"}, hopper(), "can read no constant"},
+           {{"task=run", "kernel=tuned", "run_time=all"}, avx2(), "so this case is run_time=causal"}}) {
+    const std::string why = why_skipped(cases_of("quick", device, axes).front(), device);
+    EXPECT_NE(why.find(says), std::string::npos) << why;
+  }
 }
 
 }  // namespace
