@@ -1,10 +1,8 @@
 // Runs the program as a user runs it.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "common/base/json.h"
 #include "common/testing/program.h"
@@ -38,32 +36,6 @@ TEST_F(ConstantsCliTest, EveryTaskRuns) {
   }
   EXPECT_EQ(tasks.size(), 11u);
   EXPECT_TRUE(schema_accepts({"measurements.jsonl"}));
-}
-
-TEST_F(ConstantsCliTest, CompilingIsTimedOnTheHost) {
-  const Outcome outcome = run_line(
-      "--device cpu:threads=2 --axis task=compile --axis kernel=naive --axis dtype=f32 --axis variants=1 "
-      "--axis workers=1" +
-      test::few_samples);
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  ASSERT_EQ(records("measurements.jsonl").size(), 1u) << outcome.out;
-  const Json record = records("measurements.jsonl")[0];
-  EXPECT_EQ(record["time"][0]["scope"], "host");
-  EXPECT_EQ(record["values"]["variants"], 1);
-}
-
-TEST_F(ConstantsCliTest, RefusesInOneLine) {
-  for (const auto& [arguments, status] : {std::pair<std::string, int>{"--axis task=link", 2},
-                                          {"--axis variants=0", 2},
-                                          {"--axis run_time=dtype", 2},
-                                          {"--device cpu:threads=0", 2},
-                                          {"--axis pch=2", 2},
-                                          {"--first-result cpu", 1}}) {
-    const Outcome outcome = run_line(arguments);
-    EXPECT_EQ(outcome.status, status) << outcome.err;
-    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-    EXPECT_EQ(outcome.out, "");
-  }
 }
 
 }  // namespace

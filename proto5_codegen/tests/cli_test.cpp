@@ -26,19 +26,6 @@ class CodegenCliTest : public test::CpuProgramTest {
 
 constexpr const char* small_shape = "--device cpu:threads=2 --only verify --axis heads=2 --axis q_len=70 ";
 
-TEST_F(CodegenCliTest, RecordsSayHowLongTheSourceIs) {
-  const Outcome outcome = run_line(std::string(small_shape) +
-                                   "--axis work=scores,softmax,values,modified --axis generator=hand,compiler --axis "
-                                   "head_dim=64 --axis causal=0");
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const auto all = records("measurements.jsonl");
-  for (const auto& record : all) {
-    EXPECT_EQ(record["status"], "ok") << record;
-    EXPECT_GT(record["values"]["source_lines"], 10) << record;
-  }
-  EXPECT_EQ(all.size(), 8u);
-}
-
 TEST_F(CodegenCliTest, AMissingGeneratorIsASkipThatNamesThePackage) {
   setenv("ATTENTION_PROTO_PYTHON", "/bin/false", 1);
   const Outcome outcome = run_line(std::string(small_shape) +
@@ -113,18 +100,6 @@ TEST(Winners, InTheSourceTreeAreNoSlower) {
     }
   }
   EXPECT_GT(found, 0);
-}
-
-TEST_F(CodegenCliTest, SaysInOneLineWhatIsWrong) {
-  for (const auto& [arguments, words] : {std::pair{"--axis work=gemm", "work"},
-                                         {"--axis generator=tvm", "generator"},
-                                         {"--axis head_dim=100", "head_dim"},
-                                         {"--axis causal=2", "causal"}}) {
-    const Outcome outcome = run_line(std::string(arguments) + " --dry-run");
-    EXPECT_EQ(outcome.status, 2) << arguments;
-    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
-    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  }
 }
 
 class TuneCliTest : public test::ProgramTest {

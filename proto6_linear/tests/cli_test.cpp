@@ -22,17 +22,6 @@ const std::string small_shape =
     "--axis batch=2 --axis heads=2 --axis head_dim=24 --axis segments=0 "
     "--axis dtype=f32 --axis causal=1 --axis chunk=16 --axis feature=identity --axis normalised=0 ";
 
-TEST_F(LinearCliTest, RecordsOfAHostScanHaveTheTimeOfEachPart) {
-  const Outcome outcome = run_line(small_shape +
-                                   "--axis q_len=70 --axis variant=phases --axis scan=host --axis gate=token --axis "
-                                   "lengths=ragged");
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  ASSERT_EQ(records("measurements.jsonl").size(), 1u);
-  const auto record = records("measurements.jsonl")[0];
-  EXPECT_EQ(record["case"]["scan"], "host");
-  for (const char* part : {"kernels_s", "down_s", "scan_s", "up_s"}) EXPECT_GT(record["values"][part], 0) << part;
-}
-
 // The search doubles the length from 16 tokens on. Each probe leaves the records of both kernels. A resumed run does
 // not measure the recorded cases again, even if it searches again because of an added length.
 TEST_F(LinearCliTest, FindsTheCrossover) {
@@ -68,26 +57,6 @@ TEST_F(LinearCliTest, FindsTheCrossover) {
     EXPECT_TRUE(cases.insert(record["case"].dump()).second) << "measured twice: " << record["case"];
   }
   EXPECT_GE(records("measurements.jsonl").size(), before + 2);
-}
-
-TEST_F(LinearCliTest, AScanThatExceedsTheHostsMemoryIsSkipped) {
-  const Outcome outcome = run_line(
-      "--only verify --axis variant=phases --axis scan=host --axis batch=4096 --axis heads=1024 --axis q_len=16777216");
-  EXPECT_EQ(outcome.status, 4) << outcome.out;
-  EXPECT_NE(outcome.err.find(" GB of the host's memory, which has "), std::string::npos) << outcome.err;
-}
-
-TEST_F(LinearCliTest, SaysInOneLineWhatIsWrong) {
-  for (const auto& [arguments, words] : {std::pair{"--axis gate=row", "gate"},
-                                         {"--axis chunk=24", "chunk"},
-                                         {"--axis head_dim=100", "head_dim"},
-                                         {"--axis feature=gelu", "feature"},
-                                         {"--axis variant=naive", "variant"}}) {
-    const Outcome outcome = run_line(std::string(arguments) + " --dry-run");
-    EXPECT_EQ(outcome.status, 2) << arguments;
-    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
-    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  }
 }
 
 TEST_F(LinearCliTest, SaysWhyACaseDoesNotRun) {

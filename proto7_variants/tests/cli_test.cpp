@@ -23,25 +23,6 @@ class VariantsCliTest : public test::CpuProgramTest {
   VariantsCliTest() : CpuProgramTest("proto7_variants") {}
 };
 
-TEST_F(VariantsCliTest, TheWorkCountsTheVisiblePairs) {
-  const Outcome outcome = run_line(
-      "--device cpu:threads=2 --only verify --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=3 "
-      "--axis kv_heads=3 --axis task=attention --axis kv_heads_by=index "
-      "--axis alibi=0,1 --axis window_left=-1,20 --axis soft_cap=0 --axis sinks=0 --axis documents=0 --axis prefix=0 "
-      "--axis bias=none --axis lengths=0 --axis rope=none --axis causal=1 --axis block_r=32 "
-      "--axis block_c=16 --axis global_tokens=0 --axis block_sparse=0 --axis window_by=range --axis lists=1");
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const auto all = records("measurements.jsonl");
-  for (const auto& record : all) {
-    EXPECT_EQ(record["status"], "ok") << record;
-    // Each of the 2 x 3 heads has 65 queries and 65 * 66 / 2 causal pairs. A window of 21 keys leaves 21 pairs a row,
-    // except in the first 20 rows.
-    const double pairs = record["case"]["window_left"] == -1 ? 65 * 66 / 2 : 21 * 22 / 2 + 44 * 21;
-    EXPECT_EQ(record["work"]["flops"], 4. * 24 * 6 * pairs);
-  }
-  EXPECT_EQ(all.size(), 4u);
-}
-
 constexpr const char* small_shape =
     "--device cpu:threads=2 --quiet --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=3 --axis "
     "causal=0 ";
@@ -174,15 +155,12 @@ TEST_F(GuardCliTest, AFunctionWithoutEndFailsOnlyItsOwnCase) {
 }
 
 TEST_F(VariantsCliTest, RunsSharedHeadsByIndexAndByCopyAndTheCopiesAlone) {
-  const std::string shape =
+  const Outcome outcome = run_line(
       "--device cpu:threads=2" + test::few_samples +
-      "--axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=6 "
-      "--axis kv_heads=2 --axis causal=1 --axis dtype=f32 --axis out_dtype=f32 --axis variant=tuned "
-      "--axis layout=bhsd,bshd --axis kv_heads_by=index,copy --axis alibi=0 --axis soft_cap=0 --axis sinks=0 "
-      "--axis documents=0 --axis prefix=0 --axis bias=none --axis lengths=0 --axis window_left=-1 "
-      "--axis task=attention,expand --axis rope=none --axis global_tokens=0 --axis block_sparse=0 "
-      "--axis window_by=range --axis lists=1";
-  const Outcome outcome = run_line(shape);
+      test::axes_of("q_len=65 head_dim=24 batch=2 q_heads=6 kv_heads=2 causal=1 dtype=f32 out_dtype=f32 variant=tuned "
+                    "layout=bhsd,bshd kv_heads_by=index,copy alibi=0 soft_cap=0 sinks=0 documents=0 prefix=0 bias=none "
+                    "lengths=0 window_left=-1 task=attention,expand rope=none global_tokens=0 block_sparse=0 "
+                    "window_by=range lists=1"));
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   std::map<std::string, int> cases;
   for (const auto& record : records("measurements.jsonl")) {
@@ -208,32 +186,6 @@ TEST_F(VariantsCliTest, RunsSharedHeadsByIndexAndByCopyAndTheCopiesAlone) {
   for (const auto& finding : findings()) ++claims[finding["data"]["hypothesis"]["id"]];
   EXPECT_EQ(claims, (std::map<std::string, int>{{"gqa_copy", 2}, {"expand_share", 2}})) << outcome.out;
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
-}
-
-TEST_F(VariantsCliTest, RefusesInvalidArguments) {
-  Outcome outcome = run_line("--axis bias=hk");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_NE(outcome.err.find("bhqk"), std::string::npos) << outcome.err;
-  outcome = run_line("--axis task=expand --axis q_heads=6 --axis kv_heads=4");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_NE(outcome.err.find("kv_heads=4 does not divide q_heads=6"), std::string::npos) << outcome.err;
-  outcome = run_line("--axis window_left=-2");
-  EXPECT_EQ(outcome.status, 2);
-  outcome = run_line("--axis rope=kernel --axis rotary_dim=20");
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_NE(outcome.err.find("rotary_dim=20: a kernel that rotates loaded rows takes a multiple of 8"),
-            std::string::npos)
-      << outcome.err;
-}
-
-TEST_F(VariantsCliTest, SkipsCasesThatAreTooLarge) {
-  const std::string one_head = " --axis task=attention --axis q_heads=1 --axis kv_heads=1 --axis head_dim=8 --quiet";
-  Outcome outcome = run_line("--axis bias=bhqk --axis q_len=1048576" + one_head);
-  EXPECT_EQ(outcome.status, 4) << outcome.err;
-  EXPECT_NE(outcome.err.find("GB of the host's memory"), std::string::npos) << outcome.err;
-  outcome = run_line("--axis block_sparse=25 --axis q_len=16777216" + one_head);
-  EXPECT_EQ(outcome.status, 4) << outcome.err;
-  EXPECT_NE(outcome.err.find("block_sparse with kv_len 16777216: at most 262144"), std::string::npos) << outcome.err;
 }
 
 // A user may ask for a value that makes no sense with a value of the sweep. The run skips such cases.

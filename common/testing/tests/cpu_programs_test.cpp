@@ -3,9 +3,12 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/base/json.h"
 #include "common/testing/program.h"
@@ -20,7 +23,9 @@ using test::Outcome;
 struct Run {
   const char* program;
   size_t cases;                   // that the run records
-  const char *claims, *narrowed;  // the claims that the run judges, and its options
+  const char *claims, *narrowed;  // the claims that the run judges, and its axes
+  /// Arguments that the program refuses, each with a word that the message has.
+  std::vector<std::pair<const char*, const char*>> refused;
 };
 
 void PrintTo(const Run& run, std::ostream* out) { *out << run.program; }
@@ -32,7 +37,8 @@ class ProgramsTest : public test::CpuProgramTest, public testing::WithParamInter
 
 TEST_P(ProgramsTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   own_cache();  // so that the run compiles every kernel, and prints the warnings
-  const Outcome outcome = run_line(std::string("--device cpu:threads=2 ") + few_samples + GetParam().narrowed);
+  const Outcome outcome =
+      run_line(std::string("--device cpu:threads=2 ") + few_samples + test::axes_of(GetParam().narrowed));
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;
   std::set<std::string> cases, claims;
@@ -57,41 +63,145 @@ TEST_P(ProgramsTest, OptionsThatOnlyPrintWriteNoRecords) {
   }
 }
 
+TEST_P(ProgramsTest, BadArgumentsGiveAShortMessageAndStatus2) {
+  for (const auto& [arguments, says] : GetParam().refused) {
+    const Outcome outcome = run_line(std::string("--device cpu:threads=2 --dry-run ") + arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_NE(outcome.err.find(says), std::string::npos) << arguments << ": " << outcome.err;
+    EXPECT_LE(std::ranges::count(outcome.err, '\n'), 2) << outcome.err;
+    EXPECT_EQ(outcome.out, "") << arguments;
+  }
+}
+
+/// A run whose cases are all skipped.
+struct Skipped {
+  const char *program, *axes, *reason;
+};
+void PrintTo(const Skipped& run, std::ostream* out) { *out << run.program; }
+class SkippingProgramsTest : public test::CpuProgramTest, public testing::WithParamInterface<Skipped> {
+ protected:
+  SkippingProgramsTest() : CpuProgramTest(GetParam().program) {}
+};
+
+TEST_P(SkippingProgramsTest, ACaseThatIsTooLargeIsSkipped) {
+  const Outcome outcome = run_line(std::string("--device cpu:threads=2 --quiet") + test::axes_of(GetParam().axes));
+  EXPECT_EQ(outcome.status, 4) << outcome.err;
+  EXPECT_NE(outcome.err.find(GetParam().reason), std::string::npos) << outcome.err;
+  const std::vector<Json> all = records("measurements.jsonl");
+  EXPECT_FALSE(all.empty());
+  for (const Json& record : all) EXPECT_EQ(record["status"], "skipped") << record;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Programs, SkippingProgramsTest,
+    testing::Values(
+        Skipped{"proto1_flash",
+                "variant=tuned q_heads=1 dtype=f32 layout=bhsd causal=0 block_c=64 block_r=32 head_dim=8 q_len=2097152",
+                "one launch would take"},
+        Skipped{"proto3_paged", "task=decode kv_len=16777216 batch=4096 page_size=16 lengths=chat",
+                "GB of the host's memory"},
+        Skipped{"proto6_linear", "variant=phases scan=host batch=4096 heads=1024 q_len=16777216",
+                " GB of the host's memory, which has "},
+        Skipped{"proto7_variants", "task=attention q_heads=1 kv_heads=1 head_dim=8 bias=bhqk q_len=1048576",
+                "GB of the host's memory"},
+        Skipped{"proto7_variants", "task=attention q_heads=1 kv_heads=1 head_dim=8 block_sparse=25 q_len=16777216",
+                "block_sparse with kv_len 16777216: at most 262144"}),
+    [](const auto& test) { return fmt::format("{}_{}", test.param.program, test.index); });
+
 INSTANTIATE_TEST_SUITE_P(
     Programs, ProgramsTest,
-    testing::Values(Run{"proto1_flash", 4, "best_tile causal",
-                        "--axis q_len=64 --axis q_heads=2 --axis head_dim=32 --axis variant=tuned --axis dtype=f32 "
-                        "--axis layout=bhsd --axis causal=0,1 --axis block_r=16,32 --axis block_c=64"},
-                    Run{"proto2_stitching", 5,
-                        "call_ns call_per_tile inlined_grain noinline stitch_or_constants stitched",
-                        "--axis q_len=64 --axis head_dim=32 --axis q_heads=2 --axis function=scale "
-                        "--axis form=monolithic,stitched,noinline --axis grain=element,tile"},
-                    Run{"proto3_paged", 4, "paging paging_10 paging_25 paging_9 reduce waste",
-                        "--axis batch=3 --axis kv_len=65 --axis head_dim=24 --axis q_heads=4 --axis kv_heads=2 --axis "
-                        "page_order=identity --axis cache_layout=nhd --axis workers=0 --axis lengths=ragged --axis "
-                        "block_c=64 --axis task=decode --axis q_len=1 --axis cascade=0 --axis shared_pct=25 --axis "
-                        "alibi=0 --axis soft_cap=0 --axis window_left=-1 --axis page_size=0,16 --axis "
-                        "reduce=last,launch --axis cache_dtype=f32 --axis append=none"},
-                    Run{"proto4_constants", 8, "cost run_time startup_100ms startup_1s",
-                        "--axis task=run,compile --axis kernel=tiled_vector --axis dtype=f32 --axis variants=1 --axis "
-                        "workers=1 --axis q_len=33 --axis q_heads=2 --axis head_dim=24 --axis block_r=16 --axis "
-                        "block_c=16 --axis causal=1 --axis alibi=1"},
-                    Run{"proto5_codegen", 8, "generation inner_loop lines_compiler published slower viable",
-                        "--axis heads=2 --axis q_len=70 --axis work=scores,softmax,values,modified --axis "
-                        "generator=hand,compiler --axis head_dim=64 --axis causal=0"},
-                    Run{"proto6_linear", 5, "host_scan_share",
-                        "--axis batch=2 --axis heads=2 --axis head_dim=24 --axis segments=0 --axis dtype=f32 --axis "
-                        "causal=1 --axis chunk=16 --axis feature=identity --axis normalised=0 --axis q_len=70 --axis "
-                        "variant=phases,fused,recurrent --axis scan=host,passes,lookback --axis gate=token --axis "
-                        "lengths=ragged"},
-                    Run{"proto7_variants", 4, "alibi window",
-                        "--axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=3 --axis kv_heads=3 --axis "
-                        "task=attention --axis kv_heads_by=index --axis alibi=0,1 --axis window_left=-1,20 --axis "
-                        "soft_cap=0 --axis sinks=0 --axis documents=0 --axis prefix=0 --axis bias=none --axis "
-                        "lengths=0 --axis rope=none --axis causal=1 --axis block_r=32 --axis block_c=16 --axis "
-                        "global_tokens=0 --axis block_sparse=0 --axis window_by=range --axis lists=1"},
-                    Run{"proto8_extension", 6, "allocations c_overhead",
-                        "--axis q_len=16 --axis q_heads=1 --axis task=call --axis path=direct,engine,c"}),
+    testing::Values(
+        Run{"proto1_flash",
+            4,
+            "best_tile causal",
+            "q_len=64 q_heads=2 head_dim=32 variant=tuned dtype=f32 layout=bhsd causal=0,1 block_r=16,32 block_c=64",
+            {{"--axis head_dim=0", "multiple of 8"},
+             {"--axis head_dim=12", "multiple of 8"},
+             {"--axis dtype=f8", "f32"},
+             {"--axis causal=2", "causal"},
+             {"--axis q_heads=8 --axis kv_heads=3", "does not divide"},
+             {"--input missing.safetensors", "missing.safetensors"}}},
+        Run{"proto2_stitching",
+            5,
+            "call_ns call_per_tile inlined_grain noinline stitch_or_constants stitched",
+            "q_len=64 head_dim=32 q_heads=2 function=scale form=monolithic,stitched,noinline grain=element,tile",
+            {{"--score-function nowhere.cpp", "nowhere.cpp"},
+             {"--score-function ''", "empty"},
+             {"--axis function=file", "alibi"},
+             {"--axis form=jump", "monolithic"},
+             {"--axis grain=page", "element"},
+             {"--axis work=-1", "work"},
+             {"--axis variant=naive", "mma_sync"},
+             {"--axis q_heads=8 --axis kv_heads=3", "does not divide"}}},
+        Run{"proto3_paged",
+            4,
+            "paging paging_10 paging_25 paging_9 reduce waste",
+            "batch=3 kv_len=65 head_dim=24 q_heads=4 kv_heads=2 page_order=identity cache_layout=nhd workers=0 "
+            "lengths=ragged block_c=64 task=decode q_len=1 cascade=0 shared_pct=25 alibi=0 soft_cap=0 window_left=-1 "
+            "page_size=0,16 reduce=last,launch cache_dtype=f32 append=none",
+            {{"--axis page_size=-1", "page_size"},
+             {"--axis page_size=4097", "4096"},
+             {"--axis page_order=sorted", "reversed"},
+             {"--axis cache_layout=ndh", "nhd"},
+             {"--axis reduce=first", "launch"},
+             {"--axis lengths=odd", "ragged"},
+             {"--axis cache_dtype=f64", "int8"},
+             {"--axis alibi=2", "1"},
+             {"--axis soft_cap=-1", "1000"},
+             {"--axis window_left=-2", "-1"},
+             {"--axis dtype=e4m3", "bf16"},
+             {"--axis append=copy", "chain"},
+             {"--axis cascade=2", "cascade"},
+             {"--axis shared_pct=100", "99"},
+             {"--axis append=fused --axis rotary_dim=300", "rotary_dim"},
+             {"--axis append=fused --axis rotary_dim=7", "rotary_dim"},
+             {"--axis head_dim=12", "8"},
+             {"--axis head_dim=264", "256"},
+             {"--axis kv_heads=3 --axis q_heads=8", "does not divide q_heads=8"}}},
+        Run{"proto4_constants",
+            8,
+            "cost run_time startup_100ms startup_1s",
+            "task=run,compile kernel=tiled_vector dtype=f32 variants=1 workers=1 q_len=33 q_heads=2 head_dim=24 "
+            "block_r=16 block_c=16 causal=1 alibi=1",
+            {{"--axis task=link", "compile"},
+             {"--axis variants=0", "variants"},
+             {"--axis run_time=dtype", "causal"},
+             {"--axis pch=2", "pch"}}},
+        Run{"proto5_codegen",
+            8,
+            "generation inner_loop lines_compiler published slower viable",
+            "heads=2 q_len=70 work=scores,softmax,values,modified generator=hand,compiler head_dim=64 causal=0",
+            {{"--axis work=gemm", "work"},
+             {"--axis generator=tvm", "generator"},
+             {"--axis head_dim=100", "head_dim"},
+             {"--axis causal=2", "causal"}}},
+        Run{"proto6_linear",
+            5,
+            "host_scan_share",
+            "batch=2 heads=2 head_dim=24 segments=0 dtype=f32 causal=1 chunk=16 feature=identity normalised=0 q_len=70 "
+            "variant=phases,fused,recurrent scan=host,passes,lookback gate=token lengths=ragged",
+            {{"--axis gate=row", "gate"},
+             {"--axis chunk=24", "chunk"},
+             {"--axis head_dim=100", "head_dim"},
+             {"--axis feature=gelu", "feature"},
+             {"--axis variant=naive", "variant"}}},
+        Run{"proto7_variants",
+            4,
+            "alibi window",
+            "q_len=65 head_dim=24 batch=2 q_heads=3 kv_heads=3 task=attention kv_heads_by=index alibi=0,1 "
+            "window_left=-1,20 soft_cap=0 sinks=0 documents=0 prefix=0 bias=none lengths=0 rope=none causal=1 "
+            "block_r=32 block_c=16 global_tokens=0 block_sparse=0 window_by=range lists=1",
+            {{"--axis bias=hk", "bhqk"},
+             {"--axis task=expand --axis q_heads=6 --axis kv_heads=4", "kv_heads=4 does not divide q_heads=6"},
+             {"--axis window_left=-2", "window_left"},
+             {"--axis rope=kernel --axis rotary_dim=20", "a multiple of 8"},
+             {"--mask-function nowhere", "nowhere"},
+             {"--axis mask_function=file-0123456789ab", "mask_function"}}},
+        Run{"proto8_extension",
+            6,
+            "allocations c_overhead",
+            "q_len=16 q_heads=1 task=call path=direct,engine,c",
+            {{"--axis path=socket", "dlpack"}, {"--axis from=tape", "archive"}, {"--axis q_len=0", "q_len"}}}),
     [](const auto& test) { return std::string(test.param.program); });
 
 }  // namespace
