@@ -1,8 +1,6 @@
 // Compiles kernels for a Hopper GPU, on a machine that needs no GPU.
 #include <gtest/gtest.h>
 
-#include <map>
-#include <optional>
 #include <set>
 #include <string>
 

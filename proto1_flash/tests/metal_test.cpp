@@ -1,20 +1,42 @@
 // Metal's attention kernels, mostly on the emulated device.
-#include "common/testing/metal.h"
-
 #include "common/attention/flash.h"
 #include "common/cases/study_layout.h"
 #include "common/testing/devices.h"
+#include "common/testing/metal_runs.h"
 
-namespace attn {
-namespace {
+namespace attn::test {
 
-class MetalFlashTest : public test::MetalProgramTest {
+const std::string metal_shape = "batch=2 q_heads=4 kv_heads=2 q_len=45 kv_len=83 variant=tuned ";
+
+INSTANTIATE_TEST_SUITE_P(
+    Metal, MetalRuns,
+    testing::ValuesIn(runs_of(
+        "proto1_flash", {{"EachType", 6,
+                          "batch=1 q_heads=3 kv_heads=1 q_len=19 kv_len=37 causal=1 layout=bhsd variant=naive,tuned "
+                          "block_r=16 block_c=16 head_dim=40 dtype=f32,f16,bf16"}})),
+    run_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    MetalFull, MetalRuns,
+    testing::ValuesIn(runs_of(
+        "proto1_flash",
+        {{"QInThreadgroupMemory", 1,
+          "batch=1 q_heads=2 kv_heads=1 q_len=11 kv_len=9 causal=1 layout=bshd variant=tuned head_dim=200 "
+          "dtype=f32 block_r=16 block_c=16"},
+         {"Tiles", 12, metal_shape + "layout=bhsd,bshd causal=0,1 block_r=16,32,64 block_c=16 head_dim=64 dtype=f16"},
+         {"Dimensions", 6,
+          metal_shape + "layout=bhsd,bshd causal=1 block_r=32 block_c=32 head_dim=8,96,128 dtype=bf16"},
+         {"WideHeads", 2, metal_shape + "layout=bhsd,bshd causal=1 block_r=16 block_c=16 head_dim=136 dtype=f32"},
+         {"DefaultTileOfEightKeys", 1, metal_shape + "layout=bshd causal=1 head_dim=256 dtype=f32"}})),
+    run_name);
+
+class MetalFlashTest : public MetalProgramTest {
  protected:
   MetalFlashTest() : MetalProgramTest("proto1_flash") {}
 };
 
 TEST(MetalTileTest, EachHeadDimHasATileThatFits) {
-  const DeviceInfo device = test::metal();
+  const DeviceInfo device = metal();
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
       FlashConfig config{.variant = "tuned", .shape = {}, .dtype = dtype, .out_dtype = dtype};
@@ -30,24 +52,6 @@ TEST(MetalTileTest, EachHeadDimHasATileThatFits) {
   }
 }
 
-constexpr const char* odd_shape = "batch=1 q_heads=3 kv_heads=1 q_len=19 kv_len=37 ";
-
-TEST_F(MetalFlashTest, EachType) {
-  const std::string axes =
-      std::string(odd_shape) + "causal=1 layout=bhsd variant=naive,tuned block_r=16 block_c=16 head_dim=40 ";
-  for (const char* dtype : {"f32", "f16", "bf16"}) expect_right(2, axes + "dtype=" + dtype);
-}
-
-// Slow tests of more cases. CTest gives the suites whose names begin with MetalFull the label metal_full.
-class MetalFullFlashTest : public MetalFlashTest {};
-
-// In this case Q is in threadgroup memory, and K and V share one buffer. There are more queries than keys.
-TEST_F(MetalFullFlashTest, WideHeads) {
-  expect_right(1,
-               "batch=1 q_heads=2 kv_heads=1 q_len=11 kv_len=9 causal=1 layout=bshd variant=tuned head_dim=200 "
-               "dtype=f32 block_r=16 block_c=16");
-}
-
 // `--dry-run` prints the threadgroup memory of the published study's kernel and of ours.
 TEST_F(MetalFlashTest, BudgetsOfTheStudy) {
   EXPECT_EQ(study_flash_bytes(64, 16, 64), size_t{24} << 10);
@@ -60,16 +64,4 @@ TEST_F(MetalFlashTest, BudgetsOfTheStudy) {
       << text;
 }
 
-TEST_F(MetalFullFlashTest, TilesLayoutsAndDimensions) {
-  const std::string axes = "batch=2 q_heads=4 kv_heads=2 q_len=45 kv_len=83 layout=bhsd,bshd variant=tuned ";
-  expect_right(12, axes + "causal=0,1 block_r=16,32,64 block_c=16 head_dim=64 dtype=f16");
-  expect_right(6, axes + "causal=1 block_r=32 block_c=32 head_dim=8,96,128 dtype=bf16");
-  expect_right(2, axes + "causal=1 block_r=16 block_c=16 head_dim=136 dtype=f32");
-  // The default tile of this case has 8 keys.
-  expect_right(1,
-               "batch=2 q_heads=4 kv_heads=2 q_len=45 kv_len=83 layout=bshd variant=tuned causal=1 head_dim=256 "
-               "dtype=f32");
-}
-
-}  // namespace
-}  // namespace attn
+}  // namespace attn::test

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "common/records/finding.h"
 
@@ -33,13 +35,6 @@ Json finding(const std::string& hypothesis, const std::string& state, const std:
           {"data", {{"device", device}, {"hypothesis", {{"id", hypothesis}}}, {"verdict", {{"state", state}}}}}};
 }
 
-const Conclusion* find(const std::vector<Conclusion>& conclusions, const std::string& hypothesis) {
-  for (const Conclusion& conclusion : conclusions) {
-    if (conclusion.hypothesis == hypothesis) return &conclusion;
-  }
-  return nullptr;
-}
-
 TEST(TransferTest, TheBestTileOfOneDeviceIsLookedUpOnTheOther) {
   // 256x128 is best on A, but B did not run it. Of the tiles that both ran, 128x128 is best on A.
   const DeviceRecords a{{tile("A", 64, 64, 3), tile("A", 64, 128, 2.5), tile("A", 128, 128, 2), tile("A", 256, 128, 1)},
@@ -60,16 +55,12 @@ TEST(TransferTest, TheBestTileOfOneDeviceIsLookedUpOnTheOther) {
   EXPECT_EQ(to_a[0].values["from"], "B");
 }
 
-TEST(TransferTest, ATileThatIsBestOnBothCostsNothing) {
+TEST(TransferTest, ATileThatIsBestOnBothCostsNothingAndOtherResultsAreLeftOut) {
   const DeviceRecords a{{tile("A", 64, 64, 1), tile("A", 64, 128, 2), tile("A", 128, 128, 3)}, {}};
   const std::vector<Conclusion> conclusions = transfer_conclusions(a, a);
   ASSERT_EQ(conclusions.size(), 1u);
   EXPECT_EQ(conclusions[0].estimate.value, 1);
   EXPECT_EQ(conclusions[0].measurements.size(), 2u);
-}
-
-TEST(TransferTest, ResultsThatAreNotComparableAreLeftOut) {
-  const DeviceRecords a{{tile("A", 64, 64, 1), tile("A", 64, 128, 2), tile("A", 128, 128, 3)}, {}};
   DeviceRecords b = a;
   for (Measurement& result : b.measurements) result.config.set("head_dim", AxisValue(int64_t{128}));
   EXPECT_TRUE(transfer_conclusions(a, b).empty()) << "the devices have no head_dim in common";
@@ -87,8 +78,8 @@ TEST(TransferTest, ADevicesVerdictIsTheVerdictOfMostFindings) {
   b.findings = {finding("bf16", "supported", "B"), finding("causal", "supported", "B"), finding("bc80", "refuted", "B"),
                 finding("scaling", "refuted", "B")};
   const std::vector<Conclusion> conclusions = transfer_conclusions(a, b);
-  const Conclusion* verdicts = find(conclusions, "verdicts_transfer");
-  ASSERT_NE(verdicts, nullptr);
+  const auto verdicts = std::ranges::find(conclusions, "verdicts_transfer", &Conclusion::hypothesis);
+  ASSERT_NE(verdicts, conclusions.end());
   // Both devices decide `bf16` and `causal`. Device A does not decide `bc80`. Only one device has findings about
   // `ladder` and `scaling`.
   EXPECT_EQ(verdicts->values["judged"], 2);
@@ -96,19 +87,11 @@ TEST(TransferTest, ADevicesVerdictIsTheVerdictOfMostFindings) {
   EXPECT_EQ(verdicts->estimate.value, 0.5);
   EXPECT_TRUE(verdicts->exact);
   EXPECT_EQ(verdicts->values["flips"], "bf16 (refuted, then supported)");
-}
-
-// A placeholder without a value would leave a brace in the text.
-TEST(TransferTest, TextsHaveAValueForEachPlaceholder) {
-  const DeviceRecords a{{tile("A", 64, 64, 1), tile("A", 64, 128, 2), tile("A", 128, 128, 3)},
-                        {finding("bf16", "refuted", "A")}};
-  for (const Conclusion& conclusion : transfer_conclusions(a, a)) {
-    for (const Hypothesis& hypothesis : hypotheses(transfer_claims())) {
-      if (hypothesis.id != conclusion.hypothesis) continue;
-      const Json finding = make_finding("proto1_flash", "A to A", hypothesis, conclusion, "r");
-      EXPECT_EQ(finding["content"].get<std::string>().find('{'), std::string::npos);
-    }
-  }
+  // A placeholder without a value would leave a brace in the text.
+  const std::vector<Hypothesis> all = hypotheses(transfer_claims());
+  const auto hypothesis = std::ranges::find(all, "verdicts_transfer", &Hypothesis::id);
+  const Json made = make_finding("proto1_flash", "A to A", *hypothesis, *verdicts, "r");
+  EXPECT_EQ(made["content"].get<std::string>().find('{'), std::string::npos);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <optional>
 #include <string>
 #include <tuple>
 
@@ -21,6 +20,17 @@ namespace {
 
 using StitchCudaCompileTest = test::CudaCompilerTest;
 
+StitchConfig config_of(const char* variant, int64_t heads, int64_t length, int64_t head_dim, int64_t rows,
+                       int64_t keys) {
+  StitchConfig config;
+  config.flash.variant = variant;
+  config.flash.shape = {.q_heads = heads, .kv_heads = heads, .q_len = length, .kv_len = length, .head_dim = head_dim};
+  config.flash.dtype = config.flash.out_dtype = DType::bf16;
+  config.flash.block_r = rows;
+  config.flash.block_c = keys;
+  return config;
+}
+
 /// Returns the kernel of a case whose score function is `alibi`.
 KernelSource source_of(const StitchConfig& config) {
   const AttentionHooks hook = stitch_hook(config, test::hopper(), built_in_function("alibi", 0));
@@ -30,12 +40,7 @@ KernelSource source_of(const StitchConfig& config) {
 TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
   Device& device = *compiler_;
   PipelineCache pipelines(device, "");
-  StitchConfig config;
-  config.flash.variant = "mma_sync";
-  config.flash.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 128, .kv_len = 128, .head_dim = 64};
-  config.flash.dtype = config.flash.out_dtype = DType::bf16;
-  config.flash.block_r = 128;
-  config.flash.block_c = 64;
+  StitchConfig config = config_of("mma_sync", 1, 128, 64, 128, 64);
   std::map<std::string, std::string> codes;
   for (const std::string& form : score_forms()) {
     if (!form_runs_on(form, device.info())) continue;
@@ -63,13 +68,8 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
 TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
   for (const auto& [head_dim, rows, keys] :
        {std::tuple{64, 256, 64}, {64, 128, 128}, {64, 64, 64}, {128, 192, 80}, {256, 128, 64}}) {
-    StitchConfig config;
+    StitchConfig config = config_of("wgmma", 16, 2048, head_dim, rows, keys);
     config.grain = "element";
-    config.flash.variant = "wgmma";
-    config.flash.shape = {.q_heads = 16, .kv_heads = 16, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim};
-    config.flash.dtype = config.flash.out_dtype = DType::bf16;
-    config.flash.block_r = rows;
-    config.flash.block_c = keys;
     std::map<std::string, std::string> codes;
     for (const std::string& form : score_forms()) {
       config.form = form;
@@ -104,18 +104,13 @@ TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
 TEST_F(StitchCudaCompileTest, AUsersFileGivesTheCodeOfABuiltInFunction) {
   const UserFunction built_in = built_in_function("alibi", 0),
                      file = read_function(FunctionKind::score, source_root() + "/" + built_in.name);
-  StitchConfig config;
-  config.flash.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 256, .kv_len = 256, .head_dim = 64};
-  config.flash.dtype = config.flash.out_dtype = DType::bf16;
-  config.flash.block_r = 64;
-  config.flash.block_c = 32;
   for (const auto& [variant, form, grain] : {std::tuple{"mma_sync", "monolithic", "element"},
                                              {"mma_sync", "inline", "tile"},
                                              {"mma_sync", "switch", "row"},
                                              {"mma_sync", "stitched", "element"},
                                              {"wgmma", "monolithic", "element"},
                                              {"wgmma", "stitched", "element"}}) {
-    config.flash.variant = variant;
+    StitchConfig config = config_of(variant, 2, 256, 64, 64, 32);
     config.form = form;
     config.grain = grain;
     const auto code = [&](const UserFunction& function) {
@@ -127,11 +122,9 @@ TEST_F(StitchCudaCompileTest, AUsersFileGivesTheCodeOfABuiltInFunction) {
 }
 
 TEST_F(StitchCudaCompileTest, NamesInAUsersFileChangeNothing) {
-  StitchConfig config{.form = "monolithic", .grain = "element", .function = "", .work = 0, .flash = {}};
-  config.flash.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 256, .kv_len = 256, .head_dim = 64};
-  config.flash.dtype = config.flash.out_dtype = DType::bf16;
-  config.flash.block_r = 64;
-  config.flash.block_c = 32;
+  StitchConfig config = config_of("mma_sync", 2, 256, 64, 64, 32);
+  config.form = "monolithic";
+  config.grain = "element";
   const auto code = [&](const std::string& after) {
     const UserFunction function{
         .name = "mine.cpp",

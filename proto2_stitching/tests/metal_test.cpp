@@ -1,35 +1,44 @@
 // Metal's forms (how the kernel reaches the score function).
-#include "common/testing/metal.h"
-
 #include <set>
 #include <utility>
 
 #include "common/testing/devices.h"
+#include "common/testing/metal_runs.h"
 #include "common/testing/user_texts.h"
 #include "proto2_stitching/problem.h"
 
-namespace attn {
-namespace {
+namespace attn::test {
 
-class MetalStitchTest : public test::MetalProgramTest {
+INSTANTIATE_TEST_SUITE_P(
+    Metal, MetalRuns,
+    testing::ValuesIn(runs_of(
+        "proto2_stitching",
+        {{"EachFormThatTheEmulatorRuns", 4,
+          "form=monolithic,inline,noinline,switch grain=element function=alibi batch=1 q_heads=2 kv_heads=1 q_len=19 "
+          "kv_len=37 head_dim=40 causal=1 dtype=f16 layout=bhsd block_r=16 block_c=16"}})),
+    run_name);
+
+INSTANTIATE_TEST_SUITE_P(MetalFull, MetalRuns,
+                         testing::ValuesIn(runs_of(
+                             "proto2_stitching",
+                             {{"EachFunction", 8,
+                               "form=inline,switch grain=element function=scale,alibi,soft_cap,chain work=16 batch=1 "
+                               "q_heads=2 kv_heads=2 q_len=45 kv_len=70 head_dim=64 causal=0 dtype=f32 layout=bhsd"}})),
+                         run_name);
+
+class MetalStitchTest : public MetalProgramTest {
  protected:
   MetalStitchTest() : MetalProgramTest("proto2_stitching") {}
 };
 
-TEST_F(MetalStitchTest, EachFormThatTheEmulatorRuns) {
-  expect_right(4,
-               "form=monolithic,inline,noinline,switch grain=element function=alibi batch=1 q_heads=2 kv_heads=1 "
-               "q_len=19 kv_len=37 head_dim=40 causal=1 dtype=f16 layout=bhsd block_r=16 block_c=16");
-}
-
 TEST_F(MetalStitchTest, NamesInAUsersFileChangeNothing) {
   std::string text = "float score(float s, int q, int k) { return s - 0.25f * fabsf(q - k); }\n";
-  for (const std::string& line : test::lines_with_kernels_names) text += line + "\n";
+  for (const std::string& line : lines_with_kernels_names) text += line + "\n";
   write_text("f.cpp", text);
   const std::string axes =
       " --axis form=monolithic,noinline --axis grain=element --axis q_len=19 --axis head_dim=40 --axis block_r=16 "
       "--axis block_c=16";
-  const test::Outcome outcome = run_line("--device metal:emulated --only verify --score-function f.cpp" + axes);
+  const Outcome outcome = run_line("--device metal:emulated --only verify --score-function f.cpp" + axes);
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE((outcome.out + outcome.err).find("2 ok, 0 wrong, 0 skipped"), std::string::npos) << outcome.err;
 }
@@ -38,7 +47,7 @@ TEST_F(MetalStitchTest, NamesInAUsersFileChangeNothing) {
 TEST_F(MetalStitchTest, ATextThatIsWrongInMetalOnlyIsBadInput) {
   for (const char* parameter : {"int device", "int constant"}) {
     write_text("f.cpp", fmt::format("\nfloat score(float s, {}, int k) {{ return s; }}\n", parameter));
-    const test::Outcome outcome = run_line("--device metal:emulated --only verify --score-function f.cpp");
+    const Outcome outcome = run_line("--device metal:emulated --only verify --score-function f.cpp");
     EXPECT_EQ(outcome.status, 2) << parameter << outcome.out;
     EXPECT_NE(outcome.err.find("f.cpp:2:"), std::string::npos) << outcome.err;
   }
@@ -71,20 +80,11 @@ TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
         calls.emplace(query / 8, key / 8 * 2 + key % 2);
       }
     }
-    const CallCount count = count_calls(config, test::metal());
+    const CallCount count = count_calls(config, metal());
     EXPECT_EQ(count.calls, std::ssize(calls) * 6) << "causal " << causal;  // 2 sequences of 3 heads
     // Simdgroups of the tile * blocks of 8 keys * keys of a lane.
     EXPECT_EQ(count.calls_per_tile, 2 * 2 * 2) << "causal " << causal;
   }
 }
 
-class MetalFullStitchTest : public MetalStitchTest {};
-
-TEST_F(MetalFullStitchTest, EachFunction) {
-  expect_right(8,
-               "form=inline,switch grain=element function=scale,alibi,soft_cap,chain work=16 batch=1 q_heads=2 "
-               "kv_heads=2 q_len=45 kv_len=70 head_dim=64 causal=0 dtype=f32 layout=bhsd");
-}
-
-}  // namespace
-}  // namespace attn
+}  // namespace attn::test

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <string_view>
 
 #include "common/attention/kernels/score_oracle.h"
@@ -60,11 +61,7 @@ struct Result {
 Result run(const StitchConfig& config, const UserFunction& function, const std::shared_ptr<StitchInputs>& inputs,
            PipelineCache& cache = pipelines()) {
   StitchProblem problem(device(), cache, inputs, config, function, stitch_plan(config, device().info(), function));
-  problem.poison();
-  CommandEncoder encoder;
-  problem.encode(encoder);
-  device().submit(encoder);
-  return {problem.check(), problem.output(), problem.differing_elements()};
+  return {test::launched(problem), problem.output(), problem.differing_elements()};
 }
 
 UserFunction text(const std::string& body) { return {"mine.cpp", body}; }
@@ -280,25 +277,28 @@ TEST_F(StitchTest, MathFunctionsAreAsExactAsDocumented) {
   std::vector<double> inputs, positive;
   for (int i = -160; i <= 160; ++i) inputs.push_back(static_cast<float>(i * 0.37));
   for (int i = 1; i <= 200; ++i) positive.push_back(static_cast<float>(i * i * 0.013));
-  const auto expect = [&](const std::string& expression, const std::vector<double>& at, auto want, auto allowed) {
+  struct Row {
+    const char* expression;
+    const std::vector<double>& at;
+    std::function<double(double)> want;
+    double of_size, fixed, of_argument = 0;  // the error may be of_size * |result| + fixed + of_argument * |x * result|
+  };
+  for (const auto& [expression, at, want, of_size, fixed, of_argument] :
+       {Row{"exp2f(s)", inputs, [](double x) { return std::exp2(x); }, 3e-7, 0},
+        Row{"expf(s)", inputs, [](double x) { return std::exp(x); }, 3e-7, 0, 1e-7},
+        Row{"tanhf(s)", inputs, [](double x) { return std::tanh(x); }, 0, 3e-7},
+        Row{"logf(s)", positive, [](double x) { return std::log(x); }, 3e-7, 3e-7},
+        Row{"sqrtf(s)", positive, [](double x) { return std::sqrt(x); }, 3e-7, 0},
+        Row{"fabsf(s)", inputs, [](double x) { return std::abs(x); }, 0, 0},
+        Row{"fminf(s, 2.0f)", inputs, [](double x) { return std::min(x, 2.0); }, 0, 0},
+        Row{"fmaxf(s, 2.0f)", inputs, [](double x) { return std::max(x, 2.0); }, 0, 0}}) {
     const std::vector<double> got = apply(expression, at);
     for (size_t i = 0; i < at.size(); ++i) {
-      EXPECT_NEAR(got[i], want(at[i]), allowed(at[i], want(at[i]))) << expression << " at " << at[i];
+      const double right = want(at[i]);
+      EXPECT_NEAR(got[i], right, of_size * std::abs(right) + fixed + of_argument * std::abs(at[i] * right))
+          << expression << " at " << at[i];
     }
-  };
-  const auto relative = [](double, double result) { return 3e-7 * std::abs(result); };
-  expect("exp2f(s)", inputs, [](double x) { return std::exp2(x); }, relative);
-  expect(
-      "expf(s)", inputs, [](double x) { return std::exp(x); },
-      [](double x, double result) { return (3 + std::abs(x)) * 1e-7 * result; });
-  expect("tanhf(s)", inputs, [](double x) { return std::tanh(x); }, [](double, double) { return 3e-7; });
-  expect(
-      "logf(s)", positive, [](double x) { return std::log(x); },
-      [](double, double result) { return 3e-7 * (1 + std::abs(result)); });
-  expect("sqrtf(s)", positive, [](double x) { return std::sqrt(x); }, relative);
-  expect("fabsf(s)", inputs, [](double x) { return std::abs(x); }, [](double, double) { return 0.0; });
-  expect("fminf(s, 2.0f)", inputs, [](double x) { return std::min(x, 2.0); }, [](double, double) { return 0.0; });
-  expect("fmaxf(s, 2.0f)", inputs, [](double x) { return std::max(x, 2.0); }, [](double, double) { return 0.0; });
+  }
   EXPECT_EQ(apply("-INFINITY", {1.0}).front(), -std::numeric_limits<double>::infinity());
   EXPECT_GT(apply("expf(s)", {1000.0}).front(), 1e38);
   EXPECT_LT(apply("expf(s)", {-1000.0}).front(), 1e-37);
@@ -328,46 +328,29 @@ TEST_F(StitchTest, OnlyFormsThatAreNotInlinedLeaveCalls) {
 }
 
 TEST_F(StitchTest, AFunctionThatDoesNotCompileGivesBadInputAndALineOfTheUsersFile) {
-  const auto message_of = [](const std::string& body) {
+  const char* const at_line_3 = on_cuda ? "mine.cpp(3)" : "mine.cpp:3:";
+  for (const auto& [body, says] : std::vector<std::pair<std::string, std::string>>{
+           {"float score(float s, int q, int k, const ScoreContext& c) {\n  // a comment\n  return s + slop;\n}\n",
+            at_line_3},
+           {"float scor(float s) { return s; }\n", "float score(float s, int q, int k, const ScoreContext& context)"},
+           {"float score(float s) { return s; }\n", "mine.cpp"},
+           {"", "score"},
+           // The text that follows the function's last line does not become part of the function.
+           {"float score(float s, int, int, const ScoreContext&) { return s;", "mine.cpp"},
+           {"float score(float s, int, int, const ScoreContext&) { return s; } // no end of line", ""}}) {
+    std::string message;
     try {
       require_compiles(device(), text(body));
     } catch (const BadInput& error) {
-      return std::string(error.what());
+      message = error.what();
     }
-    return std::string("nothing was thrown");
-  };
-  const std::string at_line_3 = on_cuda ? "mine.cpp(3)" : "mine.cpp:3:";
-  EXPECT_NE(message_of("float score(float s, int q, int k, const ScoreContext& c) {\n  // a comment\n"
-                       "  return s + slop;\n}\n")
-                .find(at_line_3),
-            std::string::npos);
-  const std::string missing = message_of("float scor(float s) { return s; }\n");
-  EXPECT_NE(missing.find("float score(float s, int q, int k, const ScoreContext& context)"), std::string::npos);
-  EXPECT_NE(missing.find(on_cuda ? "\"score\"" : "'score'"), std::string::npos) << missing;
-  EXPECT_NE(message_of("float score(float s) { return s; }\n").find("mine.cpp"), std::string::npos);
-  EXPECT_NE(message_of("").find("score"), std::string::npos);
-  // The text that follows the function's last line does not become part of the function.
-  EXPECT_NE(message_of("float score(float s, int, int, const ScoreContext&) { return s;").find("mine.cpp"),
-            std::string::npos);
-  EXPECT_EQ(message_of("float score(float s, int, int, const ScoreContext&) { return s; } // no end of line"),
-            "nothing was thrown");
-}
-
-TEST_F(StitchTest, NamesOfFunctionsAreQuoted) {
-  UserFunction function = text("float score(float s, int, int, const ScoreContext&) { return s; }");
-  function.name = "a \"b\" \\ c.cpp";
-  EXPECT_NO_THROW(require_compiles(device(), function));
-}
-
-TEST_F(StitchTest, UnknownFunctionsAreBadInput) {
-  EXPECT_THROW(built_in_function("no_such", 0), BadInput);
-  EXPECT_THROW(read_function(FunctionKind::score, "/no/such/file.cpp"), BadInput);
-  try {
-    built_in_function("file", 0);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const BadInput& error) {
-    EXPECT_NE(std::string(error.what()).find("--score-function"), std::string::npos) << error.what();
+    EXPECT_EQ(message.empty(), says.empty()) << body << message;
+    EXPECT_NE(message.find(says), std::string::npos) << body << message;
   }
+  UserFunction quoted = text("float score(float s, int, int, const ScoreContext&) { return s; }");
+  quoted.name = "a \"b\" \\ c.cpp";
+  EXPECT_NO_THROW(require_compiles(device(), quoted));
+  for (const char* unknown : {"no_such", "file"}) EXPECT_THROW(built_in_function(unknown, 0), BadInput) << unknown;
 }
 
 // ---- mutations: the test replaces a part of form.h, and the check must fail

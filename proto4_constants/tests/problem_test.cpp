@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <string>
-#include <string_view>
 
 #include "common/base/error.h"
 #include "common/base/temporary_folder.h"
@@ -35,15 +34,7 @@ class ProblemTest : public testing::Test {
     Options options;
     options.arguments = {"proto4_constants"};
     options.device = test_device;
-    ExperimentSpec spec;
-    spec.name = "proto4_constants";
-    spec.axes = constants_axes();
-    spec.sweep = constants_sweep;
-    spec.complete = complete_constants;
-    spec.plan = constants_plan;
-    spec.make_host = constants_host_problems();
-    lab_ = std::make_unique<Experiment>(spec, options);
-    make_ = spec.make_host;
+    lab_ = std::make_unique<Experiment>(constants_experiment(), options);
   }
 
   std::unique_ptr<HostProblem> make(const std::string& task, int64_t variants, int64_t workers = 1,
@@ -55,7 +46,7 @@ class ProblemTest : public testing::Test {
     config.set("variants", variants);
     config.set("workers", workers);
     complete_constants(config, device_->info());
-    return make_(*lab_, config, constants_plan(config, {device_->info()}));
+    return constants_experiment().make_host(*lab_, config, constants_plan(config, {device_->info()}));
   }
 
   static void expect_ok(const Check& check) {
@@ -66,7 +57,6 @@ class ProblemTest : public testing::Test {
   TemporaryFolder folder_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Experiment> lab_;
-  std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> make_;
 };
 
 TEST_F(ProblemTest, EachWayToGetVariants) {
@@ -102,14 +92,6 @@ TEST_F(ProblemTest, WorkersShareTheVariants) {
   const auto problem = make("compile", 5, 3);
   problem->sample();
   expect_ok(problem->check());
-}
-
-TEST_F(ProblemTest, HitsTakeLessTimeThanCompiling) {
-  const double compiled = make("compile", 2)->sample();
-  const auto disk = make("disk", 2), memory = make("memory", 2);
-  const double from_disk = disk->sample(), from_memory = memory->sample();
-  EXPECT_LT(from_disk, compiled / 2);
-  EXPECT_LT(from_memory, from_disk / 10);
 }
 
 TEST_F(ProblemTest, ANewProcessReportsItsResult) {
@@ -148,11 +130,7 @@ TEST_F(ProblemTest, ConstantsReadAtRunTimeGiveRightResults) {
     const Plan plan =
         attention_plan(variant.config, device_->info(), &hook, run_time_constants(value, kernel, device_->info()));
     FlashProblem problem(*device_, cache, inputs, variant.config, plan, hook);
-    problem.poison();
-    CommandEncoder encoder;
-    problem.encode(encoder);
-    device_->submit(encoder);
-    const Check check = problem.check();
+    const Check check = test::launched(problem, *device_);
     EXPECT_TRUE(check.ok) << kernel << " with " << value << ": " << check.worst;
   };
   test::Some some(7);

@@ -52,11 +52,7 @@ inline Check checked(const CodegenCase& config, const CodegenTensors& tensors, c
     }
   }
   CodegenProblem problem(device(), cache, inputs, config, plan);
-  problem.poison();
-  CommandEncoder encoder;
-  problem.encode(encoder);
-  device().submit(encoder);
-  return problem.check();
+  return launched(problem);
 }
 
 inline Check checked(const CodegenCase& config, double size = 1) {

@@ -42,11 +42,7 @@ TEST(CodegenVectors, KernelsForEveryWidthAgreeWithTheOracle) {
     for_each_kernel(host.info(), [&](const CodegenCase& one, const Plan& plan) {
       auto inputs = std::make_shared<CodegenInputs>(host, one, 1, random_tensors(one, 1));
       CodegenProblem problem(host, pipelines, inputs, one, plan);
-      problem.poison();
-      CommandEncoder encoder;
-      problem.encode(encoder);
-      host.submit(encoder);
-      const Check check = problem.check();
+      const Check check = test::launched(problem, host);
       EXPECT_TRUE(check.ok) << plan.launches.front().source.key() << ": " << check.worst;
     });
   }

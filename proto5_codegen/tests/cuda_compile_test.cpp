@@ -1,5 +1,4 @@
 // Compiles the kernels for a Hopper GPU, and reads the kernels that were compiled ahead of time. Needs no GPU.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>

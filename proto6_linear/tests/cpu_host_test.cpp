@@ -46,11 +46,7 @@ std::string difference_on(Device& host, const LinearCase& config) {
   PipelineCache pipelines(host, "");
   LinearProblem problem(host, pipelines, std::make_shared<SharedInputs>(host, pipelines, config, 7), config,
                         linear_plan(config, host.info()));
-  problem.poison();
-  CommandEncoder encoder;
-  problem.encode(encoder);
-  host.submit(encoder);
-  const Check check = problem.check();
+  const Check check = test::launched(problem, host);
   return check.ok ? "" : check.worst;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "common/base/error.h"
 #include "common/testing/tested_device.h"
 #include "proto6_linear/problem.h"
+#include "proto6_linear/sweep.h"
 
 namespace attn {
 
@@ -26,21 +28,28 @@ inline LinearCase in_form(LinearCase config, const std::string& variant, const s
   return config;
 }
 
-/// Returns a case with three ragged sequences, of which the second is empty. The first sequence has several whole
-/// chunks and a part of a chunk. head_dim and value_dim are no powers of two.
+/// Returns the cases with these values of axes ("gate=none,head causal=0"), each combination. An axis that is not named
+/// has one value. There are three ragged sequences, of which the second is empty; the first has several whole chunks
+/// and a part of a chunk. head_dim and value_dim are no powers of two.
+inline std::vector<LinearCase> small_cases(const std::string& axes) {
+  Sweep sweep;
+  Block& block = sweep.blocks.emplace_back();
+  std::istringstream all(
+      "variant=phases scan=passes batch=3 heads=2 q_len=150 lengths=ragged head_dim=24 value_dim=40 chunk=32 dtype=f32 "
+      "state=1 layout=bshd " +
+      axes);
+  for (std::string text; all >> text;) {
+    const Axis axis = parse_axis(text, linear_axes());
+    std::erase_if(block, [&](const Axis& known) { return known.name == axis.name; });
+    block.push_back(axis);
+  }
+  std::vector<LinearCase> cases;
+  const auto complete = [](Case& config) { complete_linear(config, test::device().info()); };
+  for (const Case& config : expand(sweep, linear_axes(), complete)) cases.push_back(LinearCase::from(config));
+  return cases;
+}
 inline LinearCase small_case(const std::string& variant = "phases", const std::string& scan = "passes") {
-  LinearCase config;
-  LinearConfig& linear = config.linear;
-  linear.sequences = 3;
-  linear.heads = 2;
-  linear.tokens = 150;
-  linear.ragged = true;
-  linear.head_dim = 24;
-  linear.value_dim = 40;
-  linear.chunk = 32;
-  config.with_state = true;
-  config.layout = Layout::bshd;
-  return in_form(config, variant, variant == "phases" ? scan : "none");
+  return in_form(small_cases("").at(0), variant, variant == "phases" ? scan : "none");
 }
 
 /// Returns the case as the experiment would make it. With the feature map `identity` the divisor would have terms of
@@ -74,11 +83,8 @@ inline LinearRun run_linear(const LinearCase& config, const std::shared_ptr<Shar
   LinearProblem problem(on, cache, inputs, config, linear_plan(config, on.info()));
   // The second launch finds the scratch memory as the first launch left it.
   for (int launch = 0; launch < 2; ++launch) {
-    problem.poison();
-    CommandEncoder encoder;
-    problem.encode(encoder);
-    on.submit(encoder);
-    keep(problem.outputs(), problem.check());
+    const Check check = test::launched(problem, on);
+    keep(problem.outputs(), check);
     if (!run.check.ok) break;
   }
   return run;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,106 +25,74 @@ using LinearTest = test::OnDevice<testing::Test>;
 
 constexpr Gate all_gates[] = {GATE_NONE, GATE_HEAD, GATE_TOKEN, GATE_CHANNEL};
 
-TEST_F(LinearTest, EveryFormHasEveryGate) {
-  test::Some some(3);
-  for (const Gate gate : all_gates) {
-    for (const bool normalised : {false, true}) {
-      if (gate == GATE_HEAD && normalised) continue;  // GATE_TOKEN covers this combination
-      LinearCase config = small_case();
-      config.linear.gate = gate;
-      config.linear.normalised = normalised;
+/// Cases that must agree with the oracle in each form that the device can run: each combination of the values of `axes`
+/// and of one of `with`.
+struct Agreement {
+  const char* name;
+  int nth;  // `scripts/test` runs every nth case (common/testing/some.h)
+  std::string axes;
+  std::vector<std::string> with = {""};
+  std::string not_by = "";  // scans that are left out
+  std::string decay = "usual";
+};
+void PrintTo(const Agreement& row, std::ostream* out) { *out << row.name; }
+
+const std::string every_gate = "gate=none,head,token,channel ";
+
+std::vector<Agreement> agreements(bool some) {
+  std::vector<Agreement> all = {
+      {"EveryFormHasEveryGate", 3, every_gate + "normalised=0,1"},
+      {"NotCausal", 1, "causal=0 normalised=0,1"},
+      {"WidthsAndChunks",
+       5,
+       "",
+       {"head_dim=8 value_dim=8 chunk=16 gate=token", "head_dim=16 value_dim=64 chunk=48 gate=token",
+        "head_dim=64 value_dim=16 chunk=64 gate=token", "head_dim=128 value_dim=96 chunk=32 gate=token",
+        "head_dim=256 value_dim=24 chunk=256 gate=channel", "head_dim=40 value_dim=256 chunk=80 gate=channel"},
+       "host"},
+      {"ElementTypes",
+       5,
+       "head_dim=64 value_dim=64 layout=bhsd",
+       {"dtype=f32 feature=elu1,relu", "dtype=f16 feature=elu1,identity", "dtype=bf16 feature=relu",
+        "dtype=bf16 out_dtype=f32 feature=identity"},
+       "host lookback"},
+      {"Lengths", 1, "q_len=1,2,15,31,32,33,64,65,300 lengths=equal,ragged"},
+      // Sequences begin at zero, and the kernel writes no final states.
+      {"StatesMayBeAbsent", 1, "state=0 normalised=1"}};
+  // The product of weak decays stays nearly 1 over all tokens of a chunk; strong decays leave almost nothing of earlier
+  // tokens. No product overflows or is a NaN.
+  for (const auto& [name, decay] : {std::pair{"DecaysNearOne", "weak"}, {"DecaysNearZero", "strong"}}) {
+    all.push_back({name, 1, "gate=head,token,channel chunk=128 q_len=300", {""}, "", decay});
+  }
+  std::erase_if(all, [&](const Agreement& row) { return (row.nth > 1) != some; });
+  return all;
+}
+
+class LinearCases : public test::OnDevice<testing::TestWithParam<Agreement>> {};
+const auto row_name = [](const auto& test) { return std::string(test.param.name); };
+INSTANTIATE_TEST_SUITE_P(Whole, LinearCases, testing::ValuesIn(agreements(false)), row_name);
+INSTANTIATE_TEST_SUITE_P(Some, LinearCases, testing::ValuesIn(agreements(true)), row_name);
+
+TEST_P(LinearCases, AgreeWithTheOracle) {
+  test::Some some(GetParam().nth);
+  int ran = 0;
+  for (const std::string& with : GetParam().with) {
+    for (LinearCase config : small_cases(GetParam().axes + " " + with)) {
+      config.decay = GetParam().decay;
       for (const LinearCase& form : forms(config)) {
-        if (some.skips()) continue;
+        if (GetParam().not_by.find(form.linear.scan) != std::string::npos || some.skips()) continue;
+        ++ran;
         EXPECT_EQ(difference(form), "") << words(form);
       }
     }
   }
+  EXPECT_GT(ran, 0);
 }
 
-TEST_F(LinearTest, NotCausal) {
-  for (const bool normalised : {false, true}) {
-    LinearCase config = small_case();
-    config.linear.causal = false;
-    config.linear.normalised = normalised;
-    for (LinearCase form : forms(config)) {
-      EXPECT_EQ(difference(form), "") << words(form);
-      form.linear.span_chunks = 2;
-      EXPECT_EQ(difference(form), "") << words(form) << ", spans of two";
-    }
-  }
-}
-
-TEST_F(LinearTest, WidthsAndChunks) {
-  test::Some some(5);
-  for (const auto& [dims, values, chunk] :
-       {std::tuple{8, 8, 16}, {16, 64, 48}, {64, 16, 64}, {128, 96, 32}, {256, 24, 256}, {40, 256, 80}}) {
-    LinearCase config = small_case();
-    config.linear.head_dim = dims;
-    config.linear.value_dim = values;
-    config.linear.chunk = chunk;
-    config.linear.gate = dims == 40 || dims == 256 ? GATE_CHANNEL : GATE_TOKEN;
-    for (const LinearCase& form : forms(config)) {
-      if (form.linear.scan == "host" || some.skips()) continue;
-      EXPECT_EQ(difference(form), "") << words(form);
-    }
-  }
-}
-
-TEST_F(LinearTest, ElementTypes) {
-  test::Some some(5);
-  using enum DType;
-  for (const auto& [dtype, out_dtype, feature] : {std::tuple{f32, f32, "elu1"},
-                                                  {f32, f32, "relu"},
-                                                  {f16, f16, "elu1"},
-                                                  {f16, f16, "identity"},
-                                                  {bf16, bf16, "relu"},
-                                                  {bf16, f32, "identity"}}) {
-    LinearCase config = small_case();
-    config.linear.head_dim = config.linear.value_dim = 64;
-    config.linear.dtype = dtype;
-    config.linear.out_dtype = out_dtype;
-    config.linear.feature = named_feature(feature);
-    config.layout = Layout::bhsd;
-    for (const LinearCase& form : forms(config)) {
-      if (form.linear.scan == "host" || form.linear.scan == "lookback" || some.skips()) continue;
-      EXPECT_EQ(difference(form), "") << words(form);
-    }
-  }
-}
-
-TEST_F(LinearTest, Lengths) {
-  for (const int tokens : {1, 2, 15, 31, 32, 33, 64, 65, 300}) {
-    for (const bool ragged : {false, true}) {
-      LinearCase config = small_case();
-      config.linear.tokens = tokens;
-      config.linear.ragged = ragged;
-      for (const LinearCase& form : forms(config)) EXPECT_EQ(difference(form), "") << words(form);
-    }
-  }
-}
-
-// Sequences begin at zero, and the kernel writes no final states.
-TEST_F(LinearTest, StatesMayBeAbsent) {
-  LinearCase config = small_case();
-  config.with_state = false;
-  config.linear.normalised = true;
-  for (const LinearCase& form : forms(config)) EXPECT_EQ(difference(form), "") << words(form);
-}
-
-// The product of weak decays stays nearly 1 over all tokens of a chunk; strong decays leave almost nothing of earlier
-// tokens. No product overflows or is a NaN.
-TEST_F(LinearTest, DecaysNearZeroAndOne) {
-  for (const char* decay : {"weak", "strong"}) {
-    for (const Gate gate : {GATE_HEAD, GATE_TOKEN, GATE_CHANNEL}) {
-      LinearCase config = small_case();
-      config.decay = decay;
-      config.linear.gate = gate;
-      config.linear.chunk = 128;
-      config.linear.tokens = 300;
-      for (const LinearCase& form : forms(config)) {
-        EXPECT_EQ(difference(form), "") << words(form) << " " << decay;
-      }
-    }
+TEST_F(LinearTest, SpansOfTwoChunks) {
+  for (LinearCase form : forms(small_cases("causal=0").at(0))) {
+    form.linear.span_chunks = 2;
+    EXPECT_EQ(difference(form), "") << words(form);
   }
 }
 
@@ -157,54 +126,42 @@ std::vector<LinearCase> forms_and_bf16(LinearCase config) {
   return all;
 }
 
+struct Garbage {
+  const char* name;
+  int nth;
+  std::string axes, where;  // for difference_with()
+  std::vector<int64_t> tokens;
+  float value;
+};
+void PrintTo(const Garbage& row, std::ostream* out) { *out << row.name; }
+
+class LinearGarbage : public test::OnDevice<testing::TestWithParam<Garbage>> {};
 // A NaN in K, V or the gate reaches its token and the later tokens of the sequence and head, and no others. (A gate by
 // head belongs to all tokens of the head.) A NaN in Q reaches only its own token. A NaN in V reaches only its own
 // column. The tokens are the first and the last of a chunk of 32, and one within a chunk.
-TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
-  test::Some some(31);
-  for (const Gate gate : all_gates) {
-    for (const bool normalised : {false, true}) {
-      LinearCase config = small_case();
-      config.linear.gate = gate;
-      config.linear.normalised = normalised;
-      for (const LinearCase& form : forms_and_bf16(config)) {
-        for (const char where : {'q', 'k', 'v', 'g'}) {
-          if (where == 'g' && gate == GATE_NONE) continue;
-          for (const int64_t token : {0, 31, 40}) {
-            if (some.skips()) continue;
-            EXPECT_EQ(difference_with(form, where, token, nan_value), "")
-                << words(form) << ", token " << token << " of " << where;
-          }
-        }
-      }
-    }
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Some, LinearGarbage,
+                         testing::Values(Garbage{
+                             "NaN", 31, every_gate + "normalised=0,1", "qkvg", {0, 31, 40}, nan_value}),
+                         row_name);
+INSTANTIATE_TEST_SUITE_P(
+    Whole, LinearGarbage,
+    // Queries and keys are positive, so that no sum has infinities of both signs.
+    testing::Values(Garbage{"Infinity", 1, every_gate + "feature=elu1", "v", {0, 31, 40}, infinity},
+                    // Every feature map keeps a NaN. Without causality it reaches all tokens of the sequence.
+                    Garbage{"NaNInFeatures", 1, "feature=identity,elu1,relu causal=0,1", "qkv", {20}, nan_value}),
+    row_name);
 
-// Queries and keys are positive, so that no sum has infinities of both signs.
-TEST_F(LinearTest, AnInfinityInVReachesTheTokensThatSeeIt) {
-  for (const Gate gate : all_gates) {
-    LinearCase config = small_case();
-    config.linear.gate = gate;
-    config.linear.feature = named_feature("elu1");
+TEST_P(LinearGarbage, ReachesTheTokensThatSeeIt) {
+  const Garbage& row = GetParam();
+  test::Some some(row.nth);
+  for (const LinearCase& config : small_cases(row.axes)) {
     for (const LinearCase& form : forms_and_bf16(config)) {
-      for (const int64_t token : {0, 31, 40}) {
-        EXPECT_EQ(difference_with(form, 'v', token, infinity), "") << words(form) << ", token " << token;
-      }
-    }
-  }
-}
-
-// Every feature map keeps a NaN. Without causality a token's NaN in K or V reaches all tokens of the sequence.
-TEST_F(LinearTest, NaNInFeaturesAndWithoutCausality) {
-  for (const char* feature : {"identity", "elu1", "relu"}) {
-    for (const bool causal : {false, true}) {
-      LinearCase config = small_case();
-      config.linear.feature = named_feature(feature);
-      config.linear.causal = causal;
-      for (const LinearCase& form : forms_and_bf16(config)) {
-        for (const char where : {'q', 'k', 'v'}) {
-          EXPECT_EQ(difference_with(form, where, 20, nan_value), "") << words(form) << " " << where;
+      for (const char where : row.where) {
+        if (where == 'g' && form.linear.gate == GATE_NONE) continue;
+        for (const int64_t token : row.tokens) {
+          if (some.skips()) continue;
+          EXPECT_EQ(difference_with(form, where, token, row.value), "")
+              << words(form) << ", token " << token << " of " << where;
         }
       }
     }
@@ -381,11 +338,8 @@ TEST_F(LinearTest, LookBackOverSlowPredecessors) {
 }
 
 TEST_F(LinearTest, SegmentsOfTheFusedForm) {
-  for (const int64_t segments : {1, 2, 3, 7, 100}) {
-    LinearCase config = small_case("fused");
-    config.linear.gate = GATE_TOKEN;
-    config.linear.segments = segments;
-    EXPECT_EQ(difference(config), "") << segments;
+  for (const LinearCase& config : small_cases("gate=token segments=1,2,3,7,100")) {
+    EXPECT_EQ(difference(in_form(config, "fused")), "") << config.linear.segments;
   }
 }
 

@@ -1,5 +1,4 @@
 // Compiles kernels with hooks for a Hopper GPU. The machine needs no GPU.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -19,9 +18,28 @@
 namespace attn {
 namespace {
 
-using ModifiersCudaCompileTest = test::CudaCompilerTest;
+FlashConfig config_of(const char* variant, int64_t heads, int64_t length, int64_t head_dim, bool causal) {
+  FlashConfig config;
+  config.variant = variant;
+  config.shape = {
+      .q_heads = heads, .kv_heads = heads, .q_len = length, .kv_len = length, .head_dim = head_dim, .causal = causal};
+  config.dtype = config.out_dtype = DType::bf16;
+  config.block_r = 64;
+  config.block_c = 32;
+  return config;
+}
 
-// The compiler warns if matrix products do not overlap.
+class ModifiersCudaCompileTest : public test::CudaCompilerTest {
+ protected:
+  /// Compiles the kernel with the hooks, and expects no warning: the compiler warns if matrix products do not overlap.
+  Binary compiled(const FlashConfig& config, const AttentionHooks* hooks) const {
+    const test::CapturedLog log;
+    Binary binary = compiler_->compile(attention_launch(config, test::hopper(), hooks).source, {});
+    EXPECT_EQ(log.text(), "") << config.variant << " " << (hooks ? hooks->name : "");
+    return binary;
+  }
+};
+
 TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   std::vector<Modifiers> all(12);
   all[0].alibi = true;
@@ -38,21 +56,13 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   for (const int64_t head_dim : {64, 128, 256}) {
     all[9].rotary = {.by = "query", .config = {.head_dim = head_dim, .rotary_dim = head_dim}};
     for (const bool causal : {false, true}) {
-      FlashConfig config;
-      config.variant = "tuned";
-      config.shape = {
-          .q_heads = 32, .kv_heads = 32, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim, .causal = causal};
-      config.dtype = config.out_dtype = DType::bf16;
+      FlashConfig config = config_of("tuned", 32, 2048, head_dim, causal);
       for (const Modifiers& modifiers : all) {
         config.block_r = config.block_c = 0;
         choose_tile(config, test::hopper(), {.reads = modifiers.bias != "none"});
         const AttentionHooks hooks = ModifiedAttention(modifiers, config).hooks();
-        const std::string what = fmt::format("{} at head_dim {} by {}x{}, causal {}", hooks.name, head_dim,
-                                             config.block_r, config.block_c, causal);
-        const test::CapturedLog log;
-        const Binary binary = compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
-        EXPECT_EQ(binary.spill_bytes, 0) << what;
-        EXPECT_EQ(log.text(), "") << what;
+        EXPECT_EQ(compiled(config, &hooks).spill_bytes, 0)
+            << hooks.name << " at head_dim " << head_dim << " by " << config.block_r << "x" << config.block_c;
       }
     }
   }
@@ -63,19 +73,15 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
 TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   for (const char* variant : {"naive", "mma_sync", "tuned"}) {
     for (const int64_t head_dim : {64, 128, 256}) {
-      FlashConfig config;
-      config.variant = variant;
-      config.shape = {.q_heads = 32, .kv_heads = 32, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim};
-      config.dtype = config.out_dtype = DType::bf16;
+      FlashConfig config = config_of(variant, 32, 2048, head_dim, false);
+      config.block_r = config.block_c = 0;
       choose_tile(config, test::hopper(), {.change = ScoreChange::any});
       for (const Modifiers& modifiers :
            {Modifiers{.score_by = "run_time"}, Modifiers{.alibi = true, .score_by = "noinline"},
             Modifiers{.soft_cap = 30, .alibi = true, .bias = "hqk", .score_by = "noinline"},
             Modifiers{.soft_cap = 30.5, .alibi = true, .score_by = "noinline"}}) {
         const AttentionHooks hooks = modifier_hooks(modifiers, config.dtype);
-        const test::CapturedLog log;
-        compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
-        EXPECT_EQ(log.text(), "") << variant << " " << modifiers.score_by << " at head_dim " << head_dim;
+        compiled(config, &hooks);
       }
     }
   }
@@ -103,10 +109,7 @@ TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileWithModifiers) {
   all[3] = {.soft_cap = 30, .alibi = true, .bias = "k"};
   all[4] = {.window_left = 100, .starts = true};
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
-    FlashConfig config;
-    config.variant = variant;
-    config.shape = {.q_heads = 32, .kv_heads = 32, .q_len = 2048, .kv_len = 2048, .head_dim = 64, .causal = true};
-    config.dtype = config.out_dtype = DType::bf16;
+    FlashConfig config = config_of(variant, 32, 2048, 64, true);
     config.block_r = 128;
     config.block_c = 64;
     for (const Modifiers& modifiers : all) {
@@ -114,22 +117,14 @@ TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileWithModifiers) {
                                              UserFunctions{{}, bounded}, UserFunctions{score, mask}}) {
         AttentionHooks hooks = ModifiedAttention(modifiers, config).hooks();
         functions.add_texts(hooks);
-        const test::CapturedLog log;
-        const Binary binary = compiler_->compile(attention_launch(config, test::hopper(), &hooks).source, {});
-        EXPECT_EQ(binary.spill_bytes, 0) << variant << " " << hooks.name;
-        EXPECT_EQ(log.text(), "") << variant << " " << hooks.name;
+        EXPECT_EQ(compiled(config, &hooks).spill_bytes, 0) << variant << " " << hooks.name;
       }
     }
   }
 }
 
 TEST_F(ModifiersCudaCompileTest, NamesInUsersFilesChangeNothing) {
-  FlashConfig config;
-  config.variant = "mma_sync";
-  config.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 256, .kv_len = 256, .head_dim = 64, .causal = true};
-  config.dtype = DType::bf16;
-  config.block_r = 64;
-  config.block_c = 32;
+  const FlashConfig config = config_of("mma_sync", 2, 256, 64, true);
   const auto code = [&](const std::string& after) {
     const UserFunctions functions{
         UserFunction{.name = "score.cpp",
@@ -143,32 +138,23 @@ TEST_F(ModifiersCudaCompileTest, NamesInUsersFilesChangeNothing) {
     functions.add_texts(hooks);
     const Launch launch = attention_launch(config, test::hopper(), &hooks);
     compiler_->compile(mask_launch(config, test::hopper(), launch, ListScope::head).source, {});
-    return instructions_of(compiler_->compile(launch.source, {}).code);
+    return instructions_of(compiled(config, &hooks).code);
   };
-  const test::CapturedLog log;
   const std::string plain = code("");
   for (const std::string& line : test::lines_with_kernels_names) {
     std::string named;
     ASSERT_NO_THROW(named = code(line)) << line;
     EXPECT_TRUE(named == plain) << line;
   }
-  EXPECT_EQ(log.text(), "");
 }
 
 TEST_F(ModifiersCudaCompileTest, ModifiersThatAreOffCostNothing) {
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
-    FlashConfig config;
-    config.variant = variant;
-    config.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 256, .kv_len = 256, .head_dim = 64, .causal = true};
-    config.dtype = DType::bf16;
-    config.block_r = 64;
-    config.block_c = 32;
+    const FlashConfig config = config_of(variant, 2, 256, 64, true);
     const AttentionHooks off = ModifiedAttention({}, config).hooks();
-    const auto code = [&](const AttentionHooks* hooks) {
-      return instructions_of(compiler_->compile(attention_launch(config, test::hopper(), hooks).source, {}).code);
-    };
-    EXPECT_FALSE(code(nullptr).empty());
-    EXPECT_EQ(code(nullptr), code(&off)) << variant;
+    const std::string plain = instructions_of(compiled(config, nullptr).code);
+    EXPECT_FALSE(plain.empty());
+    EXPECT_EQ(plain, instructions_of(compiled(config, &off).code)) << variant;
   }
 }
 

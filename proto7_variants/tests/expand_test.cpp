@@ -65,30 +65,25 @@ TEST_F(ExpandTest, TheReferenceRepeatsHeads) {
   for (int64_t h = 0; h < 12; ++h) EXPECT_EQ(out.at(1, h, 4, 7), in.at(1, h / 4, 4, 7)) << h;
 }
 
-TEST_F(ExpandTest, CopiesAreExactForGroupsTypesAndLayouts) {
-  for (const auto& [kv_heads, group] : {std::pair{3, 1}, {3, 2}, {2, 3}, {2, 4}, {2, 7}, {1, 8}, {1, 24}}) {
-    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+TEST_F(ExpandTest, CopiesAreExact) {
+  const auto expect_exact = [](const ExpandShape& shape, Layout layout, Layout out_layout) {
+    EXPECT_EQ(expand_difference(shape, layout, out_layout), "")
+        << "kv_heads " << shape.kv_heads << ", group " << shape.group << ", head_dim " << shape.head_dim << ", rows "
+        << shape.rows << ", " << name(shape.dtype) << ", " << name(layout) << " to " << name(out_layout);
+  };
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const auto& [kv_heads, group] : {std::pair{3, 1}, {3, 2}, {2, 3}, {2, 4}, {2, 7}, {1, 8}, {1, 24}}) {
       for (const Layout layout : {Layout::bhsd, Layout::bshd}) {
         for (const Layout out_layout : {Layout::bhsd, Layout::bshd}) {
-          const ExpandShape shape{
-              .batch = 2, .kv_heads = kv_heads, .group = group, .rows = 37, .head_dim = 40, .dtype = dtype};
-          EXPECT_EQ(expand_difference(shape, layout, out_layout), "")
-              << "kv_heads " << kv_heads << ", group " << group << ", " << name(dtype) << ", " << name(layout) << " to "
-              << name(out_layout);
+          expect_exact({.batch = 2, .kv_heads = kv_heads, .group = group, .rows = 37, .head_dim = 40, .dtype = dtype},
+                       layout, out_layout);
         }
       }
     }
-  }
-}
-
-TEST_F(ExpandTest, CopiesAreExactForDimensionsAndLengths) {
-  for (const int64_t head_dim : {8, 24, 64, 72, 128, 256, 512}) {
-    for (const int64_t rows : {1, 3, 63, 130, 515}) {
-      for (const DType dtype : {DType::f32, DType::bf16}) {
-        const ExpandShape shape{
-            .batch = 3, .kv_heads = 2, .group = 3, .rows = rows, .head_dim = head_dim, .dtype = dtype};
-        EXPECT_EQ(expand_difference(shape, Layout::bhsd, Layout::bhsd), "")
-            << "head_dim " << head_dim << ", rows " << rows;
+    for (const int64_t head_dim : {8, 24, 64, 72, 128, 256, 512}) {
+      for (const int64_t rows : {1, 3, 63, 130, 515}) {
+        expect_exact({.batch = 3, .kv_heads = 2, .group = 3, .rows = rows, .head_dim = head_dim, .dtype = dtype},
+                     Layout::bhsd, Layout::bhsd);
       }
     }
   }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -69,6 +68,15 @@ std::vector<Switch> switches() {
           {"rope", [](Modifiers& m) { m.rotary = {.by = "query", .config = {.head_dim = 40, .rotary_dim = 24}}; }}};
 }
 
+/// The modifiers of one switch, or of all switches.
+Modifiers switched(const std::string& name) {
+  Modifiers modifiers;
+  for (const Switch& one : switches()) {
+    if (name == one.name || name == "all") one.turn_on(modifiers);
+  }
+  return modifiers;
+}
+
 std::vector<std::string> kernels() {
   const std::vector<std::string> on_cpu = {"naive", "tiled_scalar", "tiled_vector", "tuned", "tuned_bf16"};
   return on_cuda ? std::vector<std::string>{"naive", "mma_sync", "mma_sync_bf16", "wgmma_bf16"} : on_cpu;
@@ -109,11 +117,7 @@ Check check_of(const FlashConfig& config, const Modifiers& modifiers, PipelineCa
   VariantsPools pools;
   VariantsProblem problem(device(), cache, variants_inputs(device(), 7, "", variants, pools), variants,
                           variants_plan(variants, device().info()));
-  problem.poison();
-  CommandEncoder encoder;
-  problem.encode(encoder);
-  device().submit(encoder);
-  return problem.check();
+  return test::launched(problem);
 }
 
 class KernelModifiers : public OnDevice<testing::TestWithParam<std::string>> {
@@ -147,17 +151,14 @@ TEST_P(KernelModifiers, EachIsRightOnOddShapes) {
       for (const Switch& one : switches()) {
         if (causal && one.name == std::string("prefix")) continue;
         if (some.skips()) continue;
-        Modifiers modifiers;
-        one.turn_on(modifiers);
-        expect_right(modifiers, one.name);
+        expect_right(switched(one.name), one.name);
       }
     }
   }
 }
 
 TEST_P(KernelModifiers, AllAtOnce) {
-  Modifiers modifiers;
-  for (const Switch& one : switches()) one.turn_on(modifiers);
+  Modifiers modifiers = switched("all");
   expect_right(modifiers, "all");
   modifiers.lists = true;
   expect_right(modifiers, "all, with lists");
@@ -249,10 +250,8 @@ TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
     EXPECT_TRUE(check.ok) << ModifiedAttention(modifiers, config_).hooks().name << ": " << check.worst;
   };
   const UserFunctions both{user_score(), user_mask(true)}, unbounded_mask{{}, user_mask(false)};
-  Modifiers all;
-  for (const Switch& one : switches()) one.turn_on(all);
   test::Some few(3);
-  for (const Modifiers& modifiers : {Modifiers{}, all}) {
+  for (const Modifiers& modifiers : {Modifiers{}, switched("all")}) {
     for (const UserFunctions& functions :
          {UserFunctions{user_score(), {}}, unbounded_mask, UserFunctions{{}, user_mask(true)}, both}) {
       if (!few.skips()) expect_right(modifiers, functions);
@@ -260,10 +259,8 @@ TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
   }
   test::Some some(7);
   for (const Switch& one : switches()) {
-    Modifiers modifiers;
-    one.turn_on(modifiers);
     for (const UserFunctions& functions : {both, unbounded_mask}) {
-      if (!some.skips()) expect_right(modifiers, functions);
+      if (!some.skips()) expect_right(switched(one.name), functions);
     }
   }
 }
@@ -281,9 +278,7 @@ TEST_P(KernelModifiers, NamesInUsersFilesChangeNothing) {
   for (const auto* function : {&*named.score, &*named.mask}) {
     EXPECT_NO_THROW(require_compiles(device(), *function));
   }
-  Modifiers all;
-  for (const Switch& one : switches()) one.turn_on(all);
-  const Check check = check_of(config_, all, pipelines(), named);
+  const Check check = check_of(config_, switched("all"), pipelines(), named);
   EXPECT_TRUE(check.ok) << check.worst;
 }
 
@@ -305,8 +300,7 @@ TEST_F(ModifiersTest, EveryPairComposes) {
   const FlashConfig config = small_config(on_cuda && device().info().has("wgmma") ? "tuned_bf16" : "tuned");
   for (size_t i = 0; i < switches().size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
-      Modifiers modifiers;
-      switches()[i].turn_on(modifiers);
+      Modifiers modifiers = switched(switches()[i].name);
       switches()[j].turn_on(modifiers);
       const Check check = check_of(config, modifiers);
       EXPECT_TRUE(check.ok) << switches()[i].name << " and " << switches()[j].name << ": " << check.worst;
@@ -421,19 +415,25 @@ TEST(VisiblePairs, OfSparseBlocksAreTheRequestedShare) {
   EXPECT_NEAR((blocks - 128) / (128 * 127), 0.25, 0.02);
 }
 
+// ---- mutations: a hook or a kernel is broken on purpose, and the check must fail
+
 struct ModifierMutation {
-  const char *modifier, *what, *file, *from, *to;
+  const char *modifier, *what;  // `modifier`: for switched()
+  std::string file, from, to;
+  const char* kernel = "tuned";
+  const char* form = "";  // `score_by` of a soft cap, ALiBi and a bias at once
+  bool users = false;     // with functions of the user
 };
 void PrintTo(const ModifierMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
-constexpr const char* score_text = "common/attention/kernels/modifiers/score.h";
-constexpr const char* keys_text = "common/attention/kernels/modifiers/keys.h";
-constexpr const char* mask_text = "common/attention/kernels/modifiers/mask.h";
-constexpr const char* sink_text = "common/attention/kernels/modifiers/sink.h";
-constexpr const char* rotate_text = "common/attention/kernels/modifiers/rotate.h";
-constexpr const char* rotated_text = "common/attention/kernels/modifiers/turned.h";
-const char* const lists_text =
-    on_cuda ? "common/attention/kernels/mask_blocks.cuda.cu" : "common/attention/kernels/mask_blocks.cpu.cpp";
+const std::string hooks_folder = "common/attention/kernels/modifiers/", kernels_folder = "common/attention/kernels/";
+const std::string score_text = hooks_folder + "score.h";
+const std::string keys_text = hooks_folder + "keys.h";
+const std::string mask_text = hooks_folder + "mask.h";
+const std::string sink_text = hooks_folder + "sink.h";
+const std::string rotate_text = hooks_folder + "rotate.h";
+const std::string rotated_text = hooks_folder + "turned.h";
+const std::string lists_text = kernels_folder + (on_cuda ? "mask_blocks.cuda.cu" : "mask_blocks.cpu.cpp");
 
 std::vector<ModifierMutation> modifier_mutations() {
   std::vector<ModifierMutation> all = {
@@ -476,129 +476,78 @@ std::vector<ModifierMutation> modifier_mutations() {
   return all;
 }
 
-class MutatedModifiers : public OnDevice<testing::TestWithParam<ModifierMutation>> {};
-INSTANTIATE_TEST_SUITE_P(All, MutatedModifiers, testing::ValuesIn(modifier_mutations()),
-                         [](const auto& i) { return i.param.what; });
-
-TEST_P(MutatedModifiers, AreCaught) {
-  const ModifierMutation& mutation = GetParam();
-  const FlashConfig config = small_config("tuned");
-  Modifiers modifiers;
-  for (const Switch& one : switches()) {
-    if (one.name == std::string(mutation.modifier)) one.turn_on(modifiers);
-  }
-  const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
-  PipelineCache cache(device(), "");
-  EXPECT_FALSE(check_of(config, modifiers, cache).ok);
-}
-
-struct FormMutation {
-  std::string what, form, from, to;
-};
-void PrintTo(const FormMutation& mutation, std::ostream* out) { *out << mutation.what; }
-
-std::vector<FormMutation> form_mutations() {
+// Mistakes in forms of the score, and in the hooks that call the user's functions.
+std::vector<ModifierMutation> form_mutations() {
   // On a GPU the mutated function changes the scores of a tile at once; on a CPU, the scores of a row.
   const std::string alibi = on_cuda ? " {\n    const float slope = score_slope(context);\n    float first" : " {";
   const std::string cap = " {\n    const float cap = on.soft_cap, inverse = 1 / cap;\n    ";
   const std::string loop = on_cuda ? "UNROLL" : "VECTORIZE", bias = " {\n    " + loop;
-  return {
-      {"run_time_alibi_off", "run_time", "if (on.alibi)" + alibi, "if (!on.alibi)" + alibi},
-      {"run_time_cap_off", "run_time", "if (on.soft_cap != 0)" + cap + loop, "if (on.soft_cap == 0)" + cap + loop},
-      {"run_time_bias_off", "run_time", "if (on.bias_kind)" + bias, "if (!on.bias_kind)" + bias},
-      {"call_with_another_key", "noinline", "return score_in_place(s, q, k,", "return score_in_place(s, q, k + 1,"}};
-}
-
-class MutatedForms : public OnDevice<testing::TestWithParam<FormMutation>> {};
-INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedForms, testing::ValuesIn(form_mutations()),
-                         [](const auto& i) { return i.param.what; });
-
-TEST_P(MutatedForms, AreCaught) {
-  const FormMutation& mutation = GetParam();
-  const Modifiers modifiers{.soft_cap = 2, .alibi = true, .bias = "hqk", .score_by = mutation.form};
-  const test::MutatedSources mutated(fmt::format("common/attention/kernels/modifiers/score_{}.h", mutation.form),
-                                     mutation.from, mutation.to);
-  PipelineCache cache(device(), "");
-  EXPECT_FALSE(check_of(small_config("tuned"), modifiers, cache).ok);
-}
-
-// Mistakes in the hooks that call the user's functions.
-struct FunctionMutation {
-  const char *what, *file, *from, *to;
-};
-void PrintTo(const FunctionMutation& mutation, std::ostream* out) { *out << mutation.what; }
-
-constexpr FunctionMutation function_mutations[] = {
-    {"function_sees_another_query", "user_score.h", "modified_score(s, q, k, context), q, k,",
-     "modified_score(s, q, k, context), q + 1, k,"},
-    {"mask_forgotten", "user_visible.h", "&& user_mask::visible(q, k, context)", ""},
-    {"mask_of_another_key", "user_visible.h", "user_mask::visible(q, k,", "user_mask::visible(q, k + 1,"},
-    {"bound_forgotten", "user_keys.h", "least(keys.end, bound.end)", "keys.end"}};
-
-class MutatedFunctions : public OnDevice<testing::TestWithParam<FunctionMutation>> {};
-INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedFunctions, testing::ValuesIn(function_mutations),
-                         [](const auto& i) { return i.param.what; });
-
-TEST_P(MutatedFunctions, AreCaught) {
-  const FunctionMutation& mutation = GetParam();
-  const FlashConfig config = small_config("tuned");
-  const test::MutatedSources mutated(std::string("proto7_variants/kernels/") + mutation.file, mutation.from,
-                                     mutation.to);
-  PipelineCache cache(device(), "");
-  EXPECT_FALSE(check_of(config, {}, cache, {user_score(), user_mask(true)}).ok);
+  std::vector<ModifierMutation> all;
+  const auto form = [&](const char* what, const char* name, const std::string& from, const std::string& to) {
+    all.push_back({"", what, hooks_folder + "score_" + name + ".h", from, to, "tuned", name});
+  };
+  const auto users = [&](const char* what, const std::string& file, const char* from, const char* to) {
+    all.push_back({"", what, "proto7_variants/kernels/" + file, from, to, "tuned", "", true});
+  };
+  form("run_time_alibi_off", "run_time", "if (on.alibi)" + alibi, "if (!on.alibi)" + alibi);
+  form("run_time_cap_off", "run_time", "if (on.soft_cap != 0)" + cap + loop, "if (on.soft_cap == 0)" + cap + loop);
+  form("run_time_bias_off", "run_time", "if (on.bias_kind)" + bias, "if (!on.bias_kind)" + bias);
+  form("call_with_another_key", "noinline", "return score_in_place(s, q, k,", "return score_in_place(s, q, k + 1,");
+  users("function_sees_another_query", "user_score.h", "modified_score(s, q, k, context), q, k,",
+        "modified_score(s, q, k, context), q + 1, k,");
+  users("mask_forgotten", "user_visible.h", "&& user_mask::visible(q, k, context)", "");
+  users("mask_of_another_key", "user_visible.h", "user_mask::visible(q, k,", "user_mask::visible(q, k + 1,");
+  users("bound_forgotten", "user_keys.h", "least(keys.end, bound.end)", "keys.end");
+  return all;
 }
 
 // Mistakes in the kernels' own text.
-struct KernelMutation {
-  const char *modifier, *what, *kernel, *file, *from, *to;
-};
-void PrintTo(const KernelMutation& mutation, std::ostream* out) { *out << mutation.what; }
-
-std::vector<KernelMutation> kernel_mutations(bool of_cuda) {
+std::vector<ModifierMutation> kernel_mutations(bool of_cuda) {
   if (of_cuda) {
     return {
-        {"sinks", "naive_sink", "naive", "naive.cuda.cu", "HAS_SINK && thread == 0", "HAS_SINK && thread < 0"},
-        {"sinks", "mma_sync_sink", "mma_sync", "mma_sync.cuda.cu", "quarter == 0 ? first_weight(sink)",
-         "quarter <= 1 ? first_weight(sink)"},
-        {"sinks", "wgmma_sink", "wgmma_bf16", "wgmma.cuda.cu", "thread % 4 == 0 ? first_weight(sink)",
-         "true ? first_weight(sink)"},
-        {"alibi", "keys_numbered_from_one", "wgmma_bf16", "wgmma.cuda.cu", "column < 3 ? key", "column < 3 ? key + 1"},
-        {"alibi", "block_of_another_row", "wgmma_bf16", "wgmma.cuda.cu", "- own - r * 8", "- own"},
-        {"rope", "queries_not_rotated", "wgmma_bf16", "wgmma.cuda.cu", "rotate_queries(tile);", ";"},
-        {"rope", "queries_of_other_rows", "wgmma_bf16", "wgmma.cuda.cu", "rotate_query(load, query,",
-         "rotate_query(load, query / 2,"}};
+        {"sinks", "naive_sink", kernels_folder + "naive.cuda.cu", "HAS_SINK && thread == 0", "HAS_SINK && thread < 0",
+         "naive"},
+        {"sinks", "mma_sync_sink", kernels_folder + "mma_sync.cuda.cu", "quarter == 0 ? first_weight(sink)",
+         "quarter <= 1 ? first_weight(sink)", "mma_sync"},
+        {"sinks", "wgmma_sink", kernels_folder + "wgmma.cuda.cu", "thread % 4 == 0 ? first_weight(sink)",
+         "true ? first_weight(sink)", "wgmma_bf16"},
+        {"alibi", "keys_numbered_from_one", kernels_folder + "wgmma.cuda.cu", "column < 3 ? key",
+         "column < 3 ? key + 1", "wgmma_bf16"},
+        {"alibi", "block_of_another_row", kernels_folder + "wgmma.cuda.cu", "- own - r * 8", "- own", "wgmma_bf16"},
+        {"rope", "queries_not_rotated", kernels_folder + "wgmma.cuda.cu", "rotate_queries(tile);", ";", "wgmma_bf16"},
+        {"rope", "queries_of_other_rows", kernels_folder + "wgmma.cuda.cu", "rotate_query(load, query,",
+         "rotate_query(load, query / 2,", "wgmma_bf16"}};
   }
-  return {{"sinks", "sink_left_out", "naive", "softmax.h", "sum * share + __builtin_exp2f((sink - largest) * log2_e)",
-           "sum * share"},
-          {"sinks", "sink_of_another_unit", "tuned", "softmax.h", "(sink - largest) * log2_e", "(sink - largest)"},
-          {"sinks", "sink_not_in_the_log_sum_exp", "tiled_vector", "softmax.h",
-           "largest + ln_2 * __builtin_log2f(total)", "own + ln_2 * __builtin_log2f(sum)"}};
+  return {{"sinks", "sink_left_out", kernels_folder + "softmax.h",
+           "sum * share + __builtin_exp2f((sink - largest) * log2_e)", "sum * share", "naive"},
+          {"sinks", "sink_of_another_unit", kernels_folder + "softmax.h", "(sink - largest) * log2_e",
+           "(sink - largest)", "tuned"},
+          {"sinks", "sink_not_in_the_log_sum_exp", kernels_folder + "softmax.h",
+           "largest + ln_2 * __builtin_log2f(total)", "own + ln_2 * __builtin_log2f(sum)", "tiled_vector"}};
 }
 
-class MutatedKernels : public OnDevice<testing::TestWithParam<KernelMutation>> {};
-INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedKernels, testing::ValuesIn(kernel_mutations(on_cuda)),
-                         [](const auto& i) { return i.param.what; });
+class MutatedModifiers : public OnDevice<testing::TestWithParam<ModifierMutation>> {};
+const auto mutation_name = [](const auto& i) { return i.param.what; };
+INSTANTIATE_TEST_SUITE_P(All, MutatedModifiers, testing::ValuesIn(modifier_mutations()), mutation_name);
+INSTANTIATE_TEST_SUITE_P(Forms, MutatedModifiers, testing::ValuesIn(form_mutations()), mutation_name);
+INSTANTIATE_TEST_SUITE_P(Kernels, MutatedModifiers, testing::ValuesIn(kernel_mutations(on_cuda)), mutation_name);
 
-TEST_P(MutatedKernels, AreCaught) {
-  const KernelMutation& mutation = GetParam();
+TEST_P(MutatedModifiers, AreCaught) {
+  const ModifierMutation& mutation = GetParam();
   const FlashConfig config = small_config(mutation.kernel);
   const DeviceInfo& info = device().info();
   if (const auto reason = FlashOperation::of(info).skip_reason(config, info)) GTEST_SKIP() << *reason;
-  Modifiers modifiers;
-  for (const Switch& one : switches()) {
-    if (one.name == std::string(mutation.modifier)) one.turn_on(modifiers);
-  }
-  const test::MutatedSources mutated(std::string("common/attention/kernels/") + mutation.file, mutation.from,
-                                     mutation.to);
+  Modifiers modifiers = switched(mutation.modifier);
+  if (*mutation.form) modifiers = {.soft_cap = 2, .alibi = true, .bias = "hqk", .score_by = mutation.form};
+  const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
   PipelineCache cache(device(), "");
-  EXPECT_FALSE(check_of(config, modifiers, cache).ok);
+  const UserFunctions functions = mutation.users ? UserFunctions{user_score(), user_mask(true)} : UserFunctions{};
+  EXPECT_FALSE(check_of(config, modifiers, cache, functions).ok);
 }
 
 TEST(KernelMutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
-    test::expect_texts_in_sources(kernel_mutations(of_cuda), [](const KernelMutation& mutation) {
-      return std::string("common/attention/kernels/") + mutation.file;
-    });
+    test::expect_texts_in_sources(kernel_mutations(of_cuda), [](const auto& mutation) { return mutation.file; });
   }
 }
 
