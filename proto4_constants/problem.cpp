@@ -1,7 +1,5 @@
 #include "proto4_constants/problem.h"
 
-#include <fmt/format.h>
-
 #include <map>
 #include <utility>
 

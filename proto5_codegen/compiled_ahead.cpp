@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <map>
 
 #include "common/backends/cuda/tensor_map.h"

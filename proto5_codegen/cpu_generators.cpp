@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "common/attention/launch.h"
 #include "common/base/divided_up.h"
 #include "common/cases/modified_attention.h"

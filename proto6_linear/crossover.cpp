@@ -4,7 +4,6 @@
 #include <cmath>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "common/experiment/sweep_span.h"
 #include "proto6_linear/problem.h"

@@ -1,7 +1,5 @@
 #include "proto8_extension/claims.h"
 
-#include <fmt/format.h>
-
 #include <string>
 #include <utility>
 

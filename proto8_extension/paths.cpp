@@ -2,9 +2,7 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <stdexcept>
-#include <vector>
 
 #include "common/base/error.h"
 

@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <future>
-#include <map>
 #include <optional>
 #include <utility>
 
