@@ -135,7 +135,7 @@ Taker task_taker(const ExperimentSpec& spec, const Options& options, const Devic
 class Experiment {
  public:
   /// Opens the device. This object only makes problems: run_experiment() makes one that runs.
-  Experiment(const ExperimentSpec& spec, const Options& options, const DeviceOpener& open_device);
+  Experiment(const ExperimentSpec& spec, const Options& options, const DeviceOpener& open_device = &Device::open);
   ~Experiment();
 
   /// The device of a worker. The process that gives tasks has closed its device.

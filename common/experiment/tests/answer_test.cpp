@@ -15,7 +15,7 @@
 namespace attn {
 namespace {
 
-constexpr const char* device = "made up, 2 units";
+constexpr const char* invented = "made up, 2 units";
 
 struct Tile {
   int64_t rows = 0, keys = 0;
@@ -69,11 +69,11 @@ Json tuned(int64_t rows, int64_t keys, const Json& tied = Json::array()) {
   Json entry = {{"experiment", "proto"}, {"causal", 0}, {"measured_at", {64}}, {"tiles_compared", 3}, {"tied", tied}};
   entry["params"] = {{"variant", "tuned"}, {"block_r", rows}, {"block_c", keys}};
   Json tuning;
-  tuning["devices"][device]["f32"]["64"] = Json::array({entry});
+  tuning["devices"][invented]["f32"]["64"] = Json::array({entry});
   return tuning;
 }
 
-struct Given {
+struct Situation {
   std::vector<Tile> tiles = {};
   std::vector<Told> findings = {}, records = {};
   Json tuning = nullptr;
@@ -98,7 +98,7 @@ struct Given {
     for (const Told& told : records) known.claims.push_back(told.record());
     return answer({.spec = spec,
                    .claims = claims,
-                   .device = device,
+                   .device = invented,
                    .results = results,
                    .comparisons = comparisons,
                    .findings = found,
@@ -115,10 +115,10 @@ struct Given {
 const std::string nothing = "nothing: these cases have no options to compare, and decide no claim\n";
 
 TEST(AnswerTest, FollowsFromTheTimes) {
-  AnswerSpec within = Given().spec;
+  AnswerSpec within = Situation().spec;
   within.choices[0].within = 1.03;
   const std::string one = "tile\n  f32 head_dim=64  ";
-  const std::vector<std::pair<Given, std::string>> rows = {
+  const std::vector<std::pair<Situation, std::string>> rows = {
       {{.tiles = {{128, 128, 1}, {128, 64, 1.005}, {64, 64, 1.06}, {16, 64, 1.5}}},
        one + "take 128x128; as good: 128x64; avoid 16x64 1.50x, 64x64 (the default) 1.06x\n"},
       {{.tiles = {{128, 128, 1.5}, {64, 64, 1}, {16, 64, 1.2}}},
@@ -146,14 +146,14 @@ TEST(AnswerTest, FollowsFromTheTimes) {
        one + "undecided: this run says 128x128, the records say 16x64; the fastest here: 128x128; avoid 16x64 1.50x, "
              "64x64 (the default) 1.06x\n"}};
   for (const auto& [given, text] : rows) EXPECT_EQ(given.text(), text);
-  Given given = rows[7].first;
-  given.tuning["devices"]["another"] = given.tuning["devices"][device];
-  given.tuning["devices"].erase(device);
+  Situation given = rows[7].first;
+  given.tuning["devices"]["another"] = given.tuning["devices"][invented];
+  given.tuning["devices"].erase(invented);
   EXPECT_NE(given.text().find("take 128x128; as good: 64x64"), std::string::npos) << "only this device's records count";
 }
 
 TEST(AnswerTest, ARatioComesFromTheComparisonOfThePair) {
-  Given given = {.tiles = {{128, 128, 1}, {64, 64, 1.2}, {16, 64, 1.5}}};
+  Situation given = {.tiles = {{128, 128, 1}, {64, 64, 1.2}, {16, 64, 1.5}}};
   given.comparisons.resize(2);
   given.comparisons[0].baseline = given.tiles[0].measured().config;
   given.comparisons[0].contender = given.tiles[2].measured().config;
@@ -168,9 +168,9 @@ TEST(AnswerTest, ClaimsAdvise) {
   const std::string holds = "- Say that the mask is causal", refuted = "- Do not plan with 0.6 of the time";
   const Told yes = {"head_dim=64", "supported", 0.52}, no = {"head_dim=64", "refuted", 0.7},
              open = {"head_dim=64", "inconclusive", 0.6}, recorded = {"head_dim=64", "supported", 0.5};
-  AnswerSpec other = Given().spec;
+  AnswerSpec other = Situation().spec;
   other.claims = {"other"};
-  const std::vector<std::pair<Given, std::string>> rows = {
+  const std::vector<std::pair<Situation, std::string>> rows = {
       {{.findings = {yes, {"head_dim=128", "supported", 0.55}}}, holds + ", in both cases: 0.52x to 0.55x [causal]\n"},
       {{.findings = {yes, {"head_dim=128", "supported", 0.55}, {"head_dim=256", "refuted", 0.7}}},
        holds + ", at head_dim 128, 64: 0.52x to 0.55x [causal]\n" + refuted + ", at head_dim 256: 0.70x [causal]\n"},
@@ -209,15 +209,15 @@ TEST(AnswerTest, TimesHaveOneUnitAndDigitsThatAgree) {
                                          {"ms", 84.94, 92.74, "84.9 to 92.7 ms"},
                                          {"tokens", 64, 128, "64 to 128 tokens"},
                                          {"%", 12.5, 50, "12.5 to 50.0 %"}}) {
-    const std::string text = Given{.findings = {{"n=1", "supported", row.low}, {"n=2", "supported", row.high}},
-                                   .metric = row.unit + " per call"}
+    const std::string text = Situation{.findings = {{"n=1", "supported", row.low}, {"n=2", "supported", row.high}},
+                                       .metric = row.unit + " per call"}
                                  .text();
     EXPECT_NE(text.find(": " + row.text + " [causal]"), std::string::npos) << text;
   }
 }
 
 TEST(AnswerTest, FitsTheScreen) {
-  Given given;
+  Situation given;
   for (int64_t n = 1; n <= 40; ++n) {
     for (const auto& [rows, ms] : {std::pair{128, 1.0}, {64, 2.0}, {32, 3.0}}) given.tiles.push_back({rows, 64, ms, n});
   }
@@ -256,12 +256,12 @@ TEST(PickTest, IsTheRuleOfThePages) {
 TEST(KnownTest, ReadsTheClaimsOfOneDeviceAndExperiment) {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "pooled.jsonl";
-  EXPECT_TRUE(known_of(file, "proto", device).claims.empty());
-  for (const auto& [experiment, name] : {std::pair{"proto", device}, {"proto", "another"}, {"other", device}}) {
+  EXPECT_TRUE(known_of(file, "proto", invented).claims.empty());
+  for (const auto& [experiment, name] : {std::pair{"proto", invented}, {"proto", "another"}, {"other", invented}}) {
     std::ofstream(file, std::ios::app) << Json({{"experiment", experiment}, {"device", name}}).dump() << "\n";
   }
-  std::ofstream(file, std::ios::app) << Json({{"experiment", "proto"}, {"device", device}}).dump() << "torn\n";
-  EXPECT_EQ(known_of(file, "proto", device).claims.size(), 1u);
+  std::ofstream(file, std::ios::app) << Json({{"experiment", "proto"}, {"device", invented}}).dump() << "torn\n";
+  EXPECT_EQ(known_of(file, "proto", invented).claims.size(), 1u);
 }
 
 }  // namespace
