@@ -97,8 +97,8 @@ const Option options[] = {
     {" fit ", "--out", "FILE",
      "write this file in place of findings/spread.json; '-' is stdout; required if a FILE is named", &A::out},
     {" interval ", "FILE", "", "the lines; default: stdin, where each line is answered at once", &A::file},
-    {" advice ", "POOLED", "",
-     "use the claims of this file of kb pool, '-' for stdin, in place of the knowledge base", &A::file},
+    {" advice ", "POOLED", "", "use the claims of this file of kb pool, '-' for stdin, in place of the knowledge base",
+     &A::file},
     {" export ", "--format", "F",
      "jsonl (default): the original lines\nmd: findings for readers\ncsv: for spreadsheets\n"
      "gpu-forge: kb add commands for the published study's knowledge base",

@@ -60,8 +60,7 @@ TEST_F(MetalFlashTest, BudgetsOfTheStudy) {
   const std::string text = dry_run(
       "q_len=256 head_dim=64 dtype=f32 causal=0 layout=bhsd variant=tuned block_r=16 "
       "block_c=64,128");
-  EXPECT_NE(text.find("block_c=64  threadgroup memory: the study's kernel 24 KB, ours 17.08 KB"), std::string::npos)
-      << text;
+  EXPECT_NE(text.find(" 24  17.08\n"), std::string::npos) << text;
 }
 
 }  // namespace attn::test

@@ -139,10 +139,11 @@ TEST_F(TuningTest, ADamagedFileIsOneLineOfTheLogAndTheRulesCount) {
   }
 }
 
-TEST_F(TuningTest, AFolderInPlaceOfTheFileIsOneLineOfTheLog) {
+TEST_F(TuningTest, AFileThatCannotBeReadIsOneLineOfTheLog) {
   const Tuned on = devices().front();
   write(on.info, "");
-  std::filesystem::create_directories(std::filesystem::path(getenv("ATTENTION_PROTO_SOURCE")) / tuning_path(on.info));
+  std::filesystem::create_symlink("none",
+                                  std::filesystem::path(getenv("ATTENTION_PROTO_SOURCE")) / tuning_path(on.info));
   const test::CapturedLog log;
   chosen(on);
   test::expect_words(log.text(), {tuning_path(on.info), "cannot be read"});

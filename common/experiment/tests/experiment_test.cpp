@@ -1124,7 +1124,7 @@ TEST_F(ExperimentTest, ARunEndsWithAnAnswerAndTheNextCommands) {
   const std::string id = measurement(8, 32)["id"].get<std::string>().substr(0, 6);
   for (const std::string& text :
        {std::string("ANSWER for fake, 2 units"), std::string("take 32; avoid 16 2.00x"),
-        std::string("Take tile 32: 0.50x [tile32]"), std::string("3 ok, 0 wrong, 3 skipped"),
+        std::string("Take tile 32: 0.50 [tile32]"), std::string("3 ok, 0 wrong, 3 skipped"),
         "records: " + path("measurements.jsonl") + " " + path("out.jsonl"), " --replay " + id}) {
     EXPECT_TRUE(has(outcome.out, text)) << text << "\n" << outcome.out;
   }

@@ -240,7 +240,7 @@ TEST_F(KbCliTest, EveryCommandPrintsJson) {
     for (const std::string& words : {"--json " + line, line + " --json"}) {
       const Outcome outcome = run_line(words);
       EXPECT_EQ(outcome.status, 0) << words << ": " << outcome.err;
-      EXPECT_EQ(outcome.out.empty(), line == "advice") << words;
+      EXPECT_FALSE(outcome.out.empty()) << words;
       for (const std::string& told : lines_of(outcome.out)) EXPECT_TRUE(Json::accept(told)) << words << told;
     }
     EXPECT_FALSE(run_line(line).out.empty()) << line;
