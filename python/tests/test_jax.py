@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from attn_proto import dlpack
-from test_dlpack import Case, attention, drawn, rotated
+from test_dlpack import Case, attention, drawn
 
 
 class Bfloat16:
@@ -59,20 +59,6 @@ class Bfloat16:
             self.assertTrue(np.array_equal(cache[:, :, :1], new) and not cache[:, :, 1:].any())
         with self.assertRaisesRegex(ValueError, "the call writes k, but k is read-only"):
             dlpack.decode(*map(jnp.asarray, (q, k, v, np.array([1], np.int32))), new_k=jnp.asarray(new_k), new_v=jnp.asarray(new_v))
-
-    def test_linear(self):
-        q, k, v = self.drawn(*((1, 2, 20, width) for width in (16, 16, 32)))
-        s = np.cumsum(np.asarray(k, np.float64)[..., None] * np.asarray(v, np.float64)[..., None, :], 2)
-        o, state = dlpack.linear(q, k, v, scale=1.0)
-        want = (np.asarray(q, np.float64)[..., None, :] @ s)[..., 0, :]
-        self.near_bfloat16(o, want, q, 1e-2 * np.abs(want).max())
-        self.assertIs(type(state), type(q))
-        self.near(np.asarray(state), s[:, :, -1], 1e-3)
-
-    def test_rope(self):
-        q, k = self.drawn((1, 4, 20, 64), (1, 2, 20, 64))
-        for got, x in zip((*dlpack.rope(q, k), dlpack.rope(q)), (q, k, q)):
-            self.near_bfloat16(got, rotated(np.asarray(x), 0, 10000.0 ** (-np.arange(32) / 32)), q, 4e-2)
 
 
 class OfJax(Bfloat16, Case):

@@ -199,12 +199,6 @@ class Masks(Case):
                 with self.assertRaisesRegex(ValueError, "not to be written"):
                     mask.masked_fill_(whole, False)
 
-    def test_a_mask_of_other_sizes(self):
-        """A model that adds keys after the mask was made gets PyTorch's error about the sizes."""
-        q, k = torch.zeros(1, 2, 20, 32), torch.zeros(1, 2, 24, 32)
-        with self.assertRaisesRegex(RuntimeError, "must match"):
-            support._forward(types.SimpleNamespace(), q, k, k, support._mask(1, 20, 20))
-
     def test_prompts_in_parts(self):
         """Padding on the left, between tokens and before new tokens, in each kind of cache. A static cache is as long as
         all tokens, or longer. The kernels serve all calls."""
@@ -225,16 +219,6 @@ class Masks(Case):
                         self.assertEqual(attn_proto.launches() - before, 6)
         self.assertEqual(attn_proto.reasons(), {})
 
-    def test_chunks_and_a_sequence_of_padding(self):
-        """A batch may be filled up with sequences that are padding alone."""
-        ids, mask = tokens(3, 20), padding(3, 20, (0, 0, 20), (1, 0, 4))
-        sizes = {"attention_chunk_size": 8, "num_local_experts": 1, "intermediate_size_mlp": 64, "num_hidden_layers": 1,
-                 "layer_types": ["chunked_attention"]}
-        want, got = (each(ids, attention_mask=mask).logits for each in pair("llama4_text", **sizes))
-        self.near(got[mask.bool()], want[mask.bool()])
-        self.assertTrue(got.isfinite().all())
-        self.assertEqual(attn_proto.reasons(), {})
-
     def test_chunks_that_go_to_pytorch(self):
         """PyTorch's causal attention lets the first query see the first key alone. This is right in the first chunk
         only."""
@@ -248,21 +232,6 @@ class Masks(Case):
             self.near(got, logits(plain, ids, DynamicCache(), (9, 15)))
             got.sum().backward()
         self.assertIsNotNone(ours.model.layers[0].self_attn.k_proj.weight.grad)
-
-    def test_other_types_go_to_pytorch(self):
-        want, got = (each.double()(tokens(1, 20)).logits for each in pair("llama"))
-        self.near(got, want, 1e-6)
-        self.assertEqual(list(reasons()), ["query is Double"])
-
-    def test_the_drop_in_serves_models(self):
-        plain, ids = model("llama", "sdpa"), tokens(2, 20)
-        greedy = {"max_new_tokens": 9, "do_sample": False}
-        want, said = plain(ids).logits, plain.generate(ids, **greedy)
-        attn_proto.reset_reasons()
-        with attn_proto.enable():
-            self.near(plain(ids).logits, want)
-            self.assertTrue(torch.equal(plain.generate(ids, **greedy), said))
-        self.assertEqual(attn_proto.reasons(), {})
 
     def test_autocast(self):
         """Under autocast a rotation gives queries and keys in float32, and a linear layer gives values in bfloat16."""
@@ -369,16 +338,6 @@ class Arguments(Case):
             with enabled:
                 self.forward(*((1, 4, 20, 20),) * 3)
         self.assertEqual(reasons(), {"width 20 is not allowed": 2})
-
-    def test_t5(self):
-        """Generates; a report of reports.py compares the logits."""
-        plain, ours = t5_models()
-        for mask in (None, padding(2, 20, (1, 15, 20))):
-            said = [model.generate(tokens(2, 20), attention_mask=mask, max_new_tokens=6, min_new_tokens=6, do_sample=False, cache_implementation=cache)
-                    for model, cache in ((plain, None), (ours, None), (ours, "static"))]
-            self.assertTrue(torch.equal(said[0], said[1]))
-            self.assertTrue(torch.equal(said[0], said[2]))
-        self.assertEqual(attn_proto.reasons(), {})
 
     def test_a_position_bias_may_change_between_calls(self):
         """Biases that are converted for the kernels: 16 bits, the heads as the innermost dimension, a number of keys
@@ -523,16 +482,6 @@ class Generates(Case):
                         self.assertTrue(torch.equal(ours.generate(prompt, **few, **given, **of), want))
         self.assertEqual(attn_proto.reasons(), {})
 
-    def test_steps_with_padding_between_tokens_share_prepared_launches(self):
-        ids, mask = tokens(2, 30), padding(2, 30, (1, 7, 8))
-        ours, prepared = model("llama", "attn_proto"), set()
-        cache = StaticCache(ours.config, max_cache_len=30)
-        ours(ids[:, :20], attention_mask=mask[:, :20], cache=cache)
-        for at in range(20, 30):
-            ours(ids[:, at:at + 1], attention_mask=mask[:, :at + 1], cache=cache)
-            prepared.add(torch.ops.attn.prepared(ids))
-        self.assertEqual(len(prepared), 1)
-
     def test_static_steps_share_prepared_launches(self):
         """Compiled steps in a static cache: the mask is made outside of the graph, as in generate(). The steps share
         their prepared launches, and at most three graphs."""
@@ -589,15 +538,6 @@ class Compiled(Case):
                 traced = torch.jit.trace(Logits(ours), (ids, padding(2, 20, (1, 0, 4))), check_trace=False)
             want = plain(others, attention_mask=of_others).logits
             self.near(traced(others, of_others)[of_others.bool()], want[of_others.bool()])
-
-    def test_one_graph(self):
-        ids, left = tokens(2, 20), padding(2, 20, (1, 0, 3))
-        for kind, mask in (("llama", None), ("llama", left), ("gemma2", None), ("gemma2", left), ("llama", support._mask(2, 20, 20))):
-            plain, ours = pair(kind)
-            seen = mask.bool() if mask is left else slice(None)
-            want = plain(ids, attention_mask=mask if mask is left else None).logits
-            compiled = torch.compile(ours, backend="eager", fullgraph=True)
-            self.near(compiled(ids, attention_mask=mask, use_cache=False).logits[seen], want[seen])
 
     def test_steps(self):
         """A prompt and steps with padding, in a cache that grows and in a static cache. The trace includes the code
