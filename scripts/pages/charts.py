@@ -15,7 +15,7 @@ def grid(parts):
     return f"<div class=grid>{''.join(parts)}</div>" if parts else ""
 
 
-def table(caption, heads, rows, kind=""):
+def table(caption, heads, rows):
     """Returns a table whose rows are cards on a phone. Rows are (number of the record or None, cells). A cell is
     escaped unless it is a list, which holds markup."""
     body = []
@@ -25,25 +25,8 @@ def table(caption, heads, rows, kind=""):
             f'<td data-h="{escaped(head)}">{cell[0] if isinstance(cell, list) else escaped(cell)}'
             for head, cell in zip(heads, cells)))
     head = "".join(f"<th scope=col>{escaped(head)}" for head in heads)
-    return (f'<table class="cards {kind}"><caption>{escaped(caption)}</caption><thead><tr>{head}</thead>'
+    return (f'<table class=cards><caption>{escaped(caption)}</caption><thead><tr>{head}</thead>'
             f"<tbody>{''.join(body)}</tbody></table>")
-
-
-def ranges(caption, heads, rows):
-    """Returns a table. Each row has a bar from its low to its high figure, and a tick at its middle figure. Rows are (name,
-    low, middle, high, text). A line through all rows shows the figure 1."""
-    ends = [value for row in rows for value in (1, *row[1:4])]
-    low, high = math.log(min(ends)), math.log(max(ends))
-
-    def place(value):
-        return round(100 * (math.log(value) - low) / ((high - low) or 1), 1)
-
-    def row(name, first, middle, last, said):
-        line = f"<i style=left:{place(1)}%></i>"
-        bar = f"<s style=left:{place(first)}%;right:{100 - place(last):.1f}%></s><b style=left:{place(middle)}%></b>"
-        return None, (name, [f"<span class=range aria-hidden=true>{line}{bar}</span>"], said)
-
-    return table(caption, heads, [row(*each) for each in rows], "ranges")
 
 
 def steps(high):

@@ -46,8 +46,6 @@ function command(i) {
     `${quoted(r.experiment)} ${option} ${quoted(file)} --replay ${quoted(r.id)}`;
 }
 const time = r => r.us && `${r.us} us [${r.low}, ${r.high}]`;
-const said = i => i < DATA.findings ? `${fields(i).state}: ${fields(i).title}`
-  : [...cells(i).slice(1, 3), time(fields(i))].filter(Boolean).join(', ');
 
 function show(i) {
   const r = fields(i), list = element('dl');
@@ -155,17 +153,6 @@ document.addEventListener('keydown', event => {
   if (event.key !== 'Enter' || !event.target.matches('tr[data-r]')) return;
   event.preventDefault();  // without this call the same key would also press the panel's first button
   show(+number(event));
-});
-// A point or a tile gets its title, the name of its measurement, when the pointer first reaches it.
-document.addEventListener('pointerover', event => {
-  const i = number(event), at = event.target;
-  if (!i || at.title || at.querySelector('title')) return;
-  if (at.matches('.tiles td')) at.title = said(+i);
-  if (at.matches('circle')) {
-    const title = document.createElementNS('http://www.w3.org/2000/svg', 'title');
-    title.textContent = said(+i);
-    at.append(title);
-  }
 });
 choose();
 follow();

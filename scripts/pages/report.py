@@ -1,6 +1,6 @@
 """Writes one HTML page from records: what to do on each device, then pictures, then tables.
 
-The page opens without a network. A click on a number, a bar or a point shows the record that it comes from, and the
+The page opens without a network. A click on a number or a point shows the record that it comes from, and the
 command that measures the case again. Numbers of other programs, and of devices, have no record to show.
 FILEs hold findings and measurements (JSON lines, plain or gzip), or rows of scripts/peers (.json). Without FILE the
 script reads findings.jsonl, measurements.jsonl and peers*.json in the current folder, else the project's records.
@@ -18,7 +18,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))  # with $PYTHONSAFEPATH it is not there
 import records as rec  # noqa: E402
 import tuning  # noqa: E402
-from charts import chart, escaped, grid, ranges, table  # noqa: E402
+from charts import chart, escaped, grid, table  # noqa: E402
 from command_line import Parser  # noqa: E402
 from peer_suites import Refused, pages  # noqa: E402
 
@@ -242,15 +242,14 @@ def peers(results):
             if all(low < high for _, low, high, _ in own):  # else some ratio has no interval, and nothing is counted
                 said += (f"; faster on {sum(low > 1 for _, low, *_ in own)} of {len(own)}, slower on "
                          f"{sum(high < 1 for _, _, high, _ in own)}")
-            rows.append((side, min(values), statistics.median(values), max(values), said))
-            every += [(f"{side}: {shape}", low, value, high, f"{value:.2f} [{low:.2f}, {high:.2f}]" if low < high
-                       else f"{value:.2f}") for value, low, high, shape in own]
-        heads = "other program", "lowest, median, highest", "speed of ours / speed of the other"
-        versions = ", ".join(f"{key} {value}" for key, value in about.items() if value and key not in LONG)
+            rows.append((None, (side, rec.digits(statistics.median(values)), said)))
+            every += [(None, (f"{side}: {shape}", f"{value:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low < high else "")))
+                      for value, low, high, shape in own]
         if rows:
-            shapes = ranges(name, ("other program and shape", "figure and interval", heads[2]), every)
-            parts.append(ranges(f"{name}: {versions}", heads, rows)
-                         + f"<details><summary>{len(every)} rows</summary>{shapes}</details>")
+            versions = ", ".join(f"{key} {value}" for key, value in about.items() if value and key not in LONG)
+            ratio = "speed of ours / speed of the other"
+            parts.append(table(f"{name}: {versions}", ("other program", "median", ratio), rows) + f"<details><summary>{len(every)} "
+                         f"rows</summary>{table(name, ('other program and shape', ratio), every)}</details>")
     return "".join(parts)
 
 
@@ -313,7 +312,7 @@ def page_html(findings, measurements, advice, compared, sources, problems):
     parts = [f"""<!doctype html><html lang=en><head><meta charset=utf-8>
 <meta name=viewport content="width=device-width,initial-scale=1"><title>attention-proto report</title>
 <style>{style}</style></head><body><header><h1>attention-proto report</h1>
-<p>{len(findings)} findings and {len(measurements)} measurements. A click on a number, a bar or a point shows its
+<p>{len(findings)} findings and {len(measurements)} measurements. A click on a number or a point shows its
 record and the command that measures it again.</p>{left_out}
 <label>Device <select id=device>{options}</select></label><nav>{links}</nav></header><main>"""]
     for title in shown:
