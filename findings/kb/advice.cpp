@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iostream>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -15,6 +13,7 @@
 #include "common/records/finding.h"
 #include "common/records/spread.h"
 #include "findings/kb/pooled_claims.h"
+#include "findings/kb/record_input.h"
 
 namespace attn::kb {
 namespace {
@@ -134,10 +133,7 @@ std::string advice_page(const std::vector<Json>& devices) {
 }
 
 std::vector<Json> read_lines(const std::string& name, const std::string& schema) {
-  std::ifstream file;
-  if (name != "-") file.open(name);
-  std::istream& input = name == "-" ? std::cin : file;
-  if (!input) throw BadInput(name + ": cannot be read");
+  RecordInput input(name);
   std::vector<Json> found;
   for (std::string line; std::getline(input, line);) {
     Json json = parse_json(line, false);

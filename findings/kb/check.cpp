@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "common/base/json.h"
-#include "findings/kb/schema.h"
 
 namespace attn::kb {
 namespace {
@@ -86,15 +85,14 @@ std::string first_of(const std::vector<std::string>& problems) {
 bool is_emulated(std::string_view device) { return device == "emulated" || device.starts_with("emulated, "); }
 
 std::vector<std::string> check_schema(const Json& record) {
-  static const Json text = parse_json(record_schema);
-  static const Schema schema(text);
-  const Json& known = text.at("/properties/schema/enum"_json_pointer);
+  static const Json schema = parse_json(record_schema);
+  const Json& known = schema.at("/properties/schema/enum"_json_pointer);
   const std::string stated = text_at(record, "/schema");
   if (!stated.empty() && std::ranges::find(known, Json(stated)) == known.end()) {
     return {fmt::format("{} is not known; kb knows {}", stated.substr(0, 60),
                         fmt::join(known.get<std::vector<std::string>>(), ", "))};
   }
-  std::vector<std::string> problems = schema.problems(record);
+  std::vector<std::string> problems = deviations(schema, record);
   if (problems.empty()) check_axes(record, problems);
   if (problems.empty()) check_emulated(record, problems);
   return problems;

@@ -9,9 +9,19 @@
 
 namespace attn::kb {
 
-/// Returns each deviation from the schema as "path: what is wrong"; nothing for a sound record. If the record follows
-/// the schema, also checks two rules that the schema does not have: the numbers of axes are written without a fraction,
-/// and an emulated device has no findings and no times, rates or clocks. Never throws.
+/// The text of findings/record.schema.json.
+extern const char* const record_schema;
+
+/// Returns each deviation of a value from a schema (JSON Schema, draft 2020-12) as "path: what is wrong, what is
+/// allowed"; nothing for a sound value. Knows only the keywords that findings/record.schema.json uses, and ignores
+/// others. For a `pattern`, the `description` in the same schema says what is allowed. A message from a `then` or an
+/// `else` ends with the `description` of that branch, which says when the rule holds. Throws Json::exception for a
+/// reference that leads nowhere.
+std::vector<std::string> deviations(const Json& schema, const Json& value);
+
+/// Returns each deviation from the record's schema as "path: what is wrong"; nothing for a sound record. If the record
+/// follows the schema, also checks two rules that the schema does not have: the numbers of axes are written without a
+/// fraction, and an emulated device has no findings and no times, rates or clocks. Never throws.
 std::vector<std::string> check_schema(const Json& record);
 
 /// Returns the first of at least one problem, with the number of the others.

@@ -165,6 +165,47 @@ void verify_finding(const Json& record, Problems& problems) {
   expect("compare.ci_hi", compare.at("ci_hi"), pooled.ci_hi, problems);
 }
 
+/// The kernel sources of the tree (source_root()), read once.
+class KernelTexts {
+ public:
+  KernelTexts() {
+    for (const std::string& path : kernel_files()) files_.push_back({path, read_source({}, path)});
+  }
+  bool empty() const { return files_.empty(); }
+
+  /// Sets the paths of a source and of its fragments, which a record's key does not name, to files with which the
+  /// source has the hash `sha256`. Returns false if there are no such files. `at`: the first part without a file; part
+  /// 0 is the source, part n its fragment n - 1.
+  bool name_files(KernelSource& source, const std::string& sha256, size_t at = 0) {
+    if (at > source.fragments.size()) {
+      try {
+        return source_sha256(source, [this](const KernelSource& part) { return text_once(part); }) == sha256;
+      } catch (const BadInput&) {
+        return false;  // an included file is missing, so the record's source was made of other files
+      }
+    }
+    KernelSource& part = at == 0 ? source : source.fragments[at - 1];
+    return std::ranges::any_of(files_, [&](const SourceFile& file) {
+      part.path = file.path;
+      return defines(file, part.entry) && name_files(source, sha256, at + 1);
+    });
+  }
+
+ private:
+  static bool defines(const SourceFile& file, const std::string& entry) {
+    return file.text.find(is_machine_code(file.path) ? entry : entry + "(") != file.text.npos;
+  }
+  /// identifying_text(), from a cache if no header is replaced.
+  std::string text_once(const KernelSource& source) {
+    if (!source.includes.empty()) return identifying_text(source);
+    const auto place = texts_.find(source.path);
+    return place != texts_.end() ? place->second : texts_.emplace(source.path, identifying_text(source)).first->second;
+  }
+
+  std::vector<SourceFile> files_;
+  std::map<std::string, std::string> texts_;  // identifying texts by path
+};
+
 /// Whether some of the findings or runs are supported and others refuted.
 bool opposed(const auto& all) {
   const auto has = [&](State state) {
@@ -185,41 +226,6 @@ std::vector<std::string> verify_record(const Record& record, const Json& json) {
   if (record.kind == "measurement") verify_measurement(json, problems);
   if (record.kind == "finding") verify_finding(json, problems);
   return problems;
-}
-
-KernelTexts::KernelTexts() {
-  for (const std::string& path : kernel_files()) files_.push_back({path, read_source({}, path)});
-}
-
-const std::vector<std::string>& KernelTexts::files_with(const std::string& entry) {
-  const auto [place, added] = with_entry_.try_emplace(entry);
-  if (!added) return place->second;
-  for (const SourceFile& file : files_) {
-    const std::string defined = entry + (is_machine_code(file.path) ? "" : "(");
-    if (file.text.find(defined) != file.text.npos) place->second.push_back(file.path);
-  }
-  return place->second;
-}
-
-std::string KernelTexts::text_once(const KernelSource& source) {
-  if (!source.includes.empty()) return identifying_text(source);
-  const auto place = texts_.find(source.path);
-  return place != texts_.end() ? place->second : texts_.emplace(source.path, identifying_text(source)).first->second;
-}
-
-bool KernelTexts::name_files(KernelSource& source, const std::string& sha256, size_t at) {
-  if (at > source.fragments.size()) {
-    try {
-      return source_sha256(source, [this](const KernelSource& part) { return text_once(part); }) == sha256;
-    } catch (const BadInput&) {
-      return false;  // an included file is missing, so the record's source was made of other files
-    }
-  }
-  KernelSource& part = at == 0 ? source : source.fragments[at - 1];
-  return std::ranges::any_of(files_with(part.entry), [&](const std::string& path) {
-    part.path = path;
-    return name_files(source, sha256, at + 1);
-  });
 }
 
 Freshness freshness(const Json& pipeline) {

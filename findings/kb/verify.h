@@ -1,11 +1,9 @@
 // Verifies records: do their texts follow from their figures, do findings agree, and were today's kernels measured?
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
-#include "common/source/kernel_source.h"
 #include "findings/kb/runs.h"
 #include "findings/kb/store.h"
 
@@ -52,25 +50,6 @@ struct Verification {
 };
 
 Verification verify(const Store& store);
-
-/// The kernel sources of the tree (source_root()), read once.
-class KernelTexts {
- public:
-  KernelTexts();
-  bool empty() const { return files_.empty(); }
-  /// Sets the paths of a source and of its fragments, which a record's key does not name, to files with which the
-  /// source has the hash `sha256`. Returns false if there are no such files. `at`: the first part without a file; part
-  /// 0 is the source, part n its fragment n - 1.
-  bool name_files(KernelSource& source, const std::string& sha256, size_t at = 0);
-
- private:
-  const std::vector<std::string>& files_with(const std::string& entry);
-  std::string text_once(const KernelSource& source);  // identifying_text(), from a cache if no header is replaced
-
-  std::vector<SourceFile> files_;
-  std::map<std::string, std::vector<std::string>> with_entry_;  // the paths of the files that define an entry
-  std::map<std::string, std::string> texts_;                    // identifying texts by path
-};
 
 /// Whether the source tree (source_root()) still has the source of a record's pipeline, whose hooks' texts the record
 /// has. unknown: the pipeline's key does not describe the whole source, or there is no source tree.

@@ -97,13 +97,11 @@ TEST_F(KbCliTest, NothingIsKeptOfDamagedGzip) {
   ingest();
   write_text("whole.jsonl", many_records(40, "whole"));
   const std::string whole = text_of(path(gzip("whole.jsonl")));
-  std::string flipped = whole, other_sum = whole;
-  flipped[whole.size() / 2] ^= 0x55;
-  other_sum[whole.size() - 6] ^= 1;
+  std::string flipped = whole;
+  flipped[whole.size() - 6] ^= 1;
   for (const std::string& bytes :
-       {whole.substr(0, whole.size() / 2), whole.substr(0, whole.size() - 1), whole.substr(0, whole.size() - 8),
-        whole.substr(0, 10), whole.substr(0, 2), flipped, other_sum, whole + "more", std::string("\x1f"), std::string(),
-        std::string("{}\n")}) {  // a file whose name ends in .gz must be gzip
+       {whole.substr(0, whole.size() / 2), whole.substr(0, whole.size() - 1), whole.substr(0, 2), flipped,
+        whole + "more", std::string(), std::string("{}\n")}) {  // a file whose name ends in .gz must be gzip
     write_text("damaged.jsonl.gz", bytes);
     for (const char* line :
          {"ingest damaged.jsonl.gz", "verify damaged.jsonl.gz", "compare records.jsonl damaged.jsonl.gz"})
@@ -122,19 +120,14 @@ TEST_F(KbCliTest, ReportsBadLinesByNumberAndKeepsTheRest) {
     EXPECT_EQ(parse_json(outcome.out)["bad"][1]["line"], 3);
     EXPECT_EQ(count(), 1u);
   }
-  std::string noise;
-  for (int line = 0; line < 1000; ++line) noise += "\x01noise\n";
-  write_text("noise.jsonl", noise);
-  const Outcome outcome = run_line("ingest noise.jsonl");
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_EQ(lines_of(outcome.err).size(), 11u);
-  expect_has(outcome.err, {"and 990 more bad lines"});
 }
 
 TEST_F(KbCliTest, InputThatIsNoFileOfRecordsIsRefused) {
   std::string noise;
-  for (int line = 0; line < 100'400; ++line) noise += "x\n";
+  for (int line = 0; line < 100'400; ++line) noise += "\x01\n";
   write_text("noise", noise);
+  write_text("less", noise.substr(0, 2000));
+  expect_has(run_line("ingest less").err, {"line 1: no JSON", "and 990 more bad lines"});
   fs::create_directory(path("empty"));
   for (const auto& [file, part] : {std::pair{"/dev/zero", "has a line of more than 64 MiB"},
                                    {"noise", "has more than 100000 bad lines"},
@@ -204,17 +197,12 @@ TEST_F(KbCliTest, InterruptedKeepsNothingOfTheFileAndReadersDoNotWait) {
 
 TEST_F(KbCliTest, SearchesAndListsWithFilters) {
   ingest();
-  for (const auto& [line, hits] : {std::pair{"search bf16", 2u},
-                                   {"search bf16 --limit 1", 1u},
+  for (const auto& [line, hits] : {std::pair{"search bf16 --limit 1", 1u},
                                    {"search --min-confidence 0.9 bf16", 0u},
                                    {"search bf16 --device 'a cpu'", 2u},
                                    {"search bf16 --proto proto2", 0u},
-                                   {"search flash_attention d64", 2u},
-                                   {"search [d64]", 2u},  // CLI11 would take [d64] for a list
-                                   {"search [d64,bf16]", 2u},
-                                   {"search [", 0u},
+                                   {"search [d64,bf16]", 2u},  // CLI11 would take [d64,bf16] for a list
                                    {"search elephants", 0u},
-                                   {"list", 3u},
                                    {"list --kind finding", 2u},
                                    {"list --proto proto1 --device cpu --limit 2", 2u},
                                    {"list --device %", 0u},
@@ -232,18 +220,14 @@ TEST_F(KbCliTest, EveryCommandPrintsJson) {
   ingest();
   write("other.jsonl", {measurement(shape(64), 0.9e-3)});
   const std::string id = finding(1.5)["id"];
-  for (const std::string& line :
-       {std::string("ingest records.jsonl"), std::string("search tile"), "show " + id, std::string("list"),
-        std::string("stats"), std::string("verify records.jsonl"), std::string("check records.jsonl"),
-        std::string("pool records.jsonl"), std::string("advice"), std::string("fit --out - records.jsonl"),
-        std::string("export"), std::string("compare records.jsonl other.jsonl")}) {
-    for (const std::string& words : {"--json " + line, line + " --json"}) {
-      const Outcome outcome = run_line(words);
-      EXPECT_EQ(outcome.status, 0) << words << ": " << outcome.err;
-      EXPECT_FALSE(outcome.out.empty()) << words;
-      for (const std::string& told : lines_of(outcome.out)) EXPECT_TRUE(Json::accept(told)) << words << told;
-    }
-    EXPECT_FALSE(run_line(line).out.empty()) << line;
+  for (const std::string& command : Words{"ingest records.jsonl", "search tile", "show " + id, "list", "stats",
+                                          "verify records.jsonl", "check records.jsonl", "pool records.jsonl", "advice",
+                                          "fit --out - records.jsonl", "export", "compare records.jsonl other.jsonl"}) {
+    const Outcome outcome = run_line(command + " --json");
+    EXPECT_EQ(outcome.status, 0) << command << ": " << outcome.err;
+    EXPECT_FALSE(run_line("--json " + command).out.empty()) << command;
+    for (const std::string& told : lines_of(outcome.out)) EXPECT_TRUE(Json::accept(told)) << command << told;
+    EXPECT_FALSE(run_line(command).out.empty()) << command;
   }
   EXPECT_EQ(run({"show", id.substr(0, 8), "--json"}).out, finding(1.5).dump() + "\n");
   const Json stats = parse_json(run_line("stats --json").out);
@@ -252,11 +236,9 @@ TEST_F(KbCliTest, EveryCommandPrintsJson) {
 }
 
 TEST_F(KbCliTest, ExportsAndTakesInAgain) {
-  Json record = finding(1.5), quoted = finding(1.1, "r2");
-  record["unknown"] = "kept";
-  quoted["title"] = "a \"quoted\", claim\nof two lines";
-  ASSERT_EQ(
-      run({"ingest", write("two.jsonl", {with_id(record), with_id(quoted), measurement(shape(64), 1e-3)})}).status, 0);
+  const Json record = changed(finding(1.5), {{"/unknown", "kept"}});
+  const Json quoted = changed(finding(1.1, "r2"), {{"/title", "a \"quoted\", claim\nof two lines"}});
+  ASSERT_EQ(run({"ingest", write("two.jsonl", {record, quoted, measurement(shape(64), 1e-3)})}).status, 0);
   const std::string exported = write_text("exported.jsonl", run({"export"}).out);
   expect_has(text_of(exported), {"\"unknown\":\"kept\""});
   EXPECT_EQ(run({"--db", path("again.sqlite"), "ingest", exported}).status, 0);
@@ -287,7 +269,6 @@ TEST_F(KbCliTest, TheExportForTheStudyIsSafeInAShell) {
                          "*",
                          "\\",
                          "\"; touch harmed; \"",
-                         "'; DROP TABLE findings; --",
                          "x\ty\x1b[2J",
                          "!!",
                          "~",
@@ -305,18 +286,10 @@ TEST_F(KbCliTest, TheExportForTheStudyIsSafeInAShell) {
   EXPECT_FALSE(fs::exists(path("harmed")));
   const Words words = lines_of(text_of(path("words")));
   ASSERT_EQ(words.size(), 10 * (2 + hostile.size())) << "ten words for each finding";
-  const Words wanted = {"add",
-                        "gpu-perf",
-                        "proto1_flash/worst_tile",
-                        "The worst flash attention tile takes 1.50 times the best (supported; A CPU, 2 units)",
-                        words[4],
-                        "attention-proto/proto1_flash#" + finding(1.5)["id"].get<std::string>(),
-                        "attention-proto proto1_flash",
-                        "benchmark",
-                        "high",
-                        "flash_attention,d64,worst_tile,bf16"};
-  EXPECT_EQ(Words(words.begin(), words.begin() + 10), wanted);
+  EXPECT_EQ(Words(words.begin(), words.begin() + 3), (Words{"add", "gpu-perf", "proto1_flash/worst_tile"}));
   expect_has(words[4], {"confidence 0.8", "commit 0123456789ab", "replay: proto1_flash --seed 1"});
+  EXPECT_EQ(words[8], "high");
+  EXPECT_EQ(words[9], "flash_attention,d64,worst_tile,bf16");
   EXPECT_EQ(words[18], "verified") << "of the exact finding";
   for (size_t i = 0; i < hostile.size(); ++i) {
     std::string text = hostile[i];
@@ -330,12 +303,9 @@ TEST_F(KbCliTest, VerifyFailsForProblemsAndWithStrictAlsoForContradictions) {
   std::vector<Json> many = {finding(1.1, "far")};
   for (int i = 0; i < 20; ++i) many.push_back(finding(1.5 + 0.001 * i, fmt::format("r{}", i)));
   write("opposed", many);
-  Json wrong = finding(1.5, "r9"), unknown = header();
-  wrong["confidence"] = 0.95;
-  wrong["title"] = "Another";
-  unknown["schema"] = "run/7";
-  write("wrong", {with_id(wrong)});
-  write("three", {header(), with_id(wrong), unknown});
+  const Json wrong = changed(finding(1.5, "r9"), {{"/confidence", 0.95}, {"/title", "Another"}});
+  write("wrong", {wrong});
+  write("three", {header(), wrong, changed(header(), {{"/schema", "run/7"}})});
   write_text("torn", "{");
   for (const auto& [line, status, part] :
        {std::tuple{"verify records.jsonl", 0, "1 explained by the spread between runs"},
@@ -367,10 +337,9 @@ TEST_F(KbCliTest, ComparesFilesFoldersDevicesAndCommits) {
   write_text("after/notes.txt", "no record");
   write("other.jsonl", {measurement(shape(64), 1e-3), measurement(shape(32), 1e-3)});
   write_text("empty.jsonl", "");
-  Json later = header("r2");
-  later["env"]["git"]["commit"] = "fedcba9876543210";
+  const Json later = changed(header("r2"), {{"/env/git/commit", "fedcba9876543210"}});
   // The finding is about two devices. Its `device` is the name of no device.
-  write("devices.jsonl", {measurement(shape(64), 9e-3, "Another CPU, 4 units", "r2"), with_id(later),
+  write("devices.jsonl", {measurement(shape(64), 9e-3, "Another CPU, 4 units", "r2"), later,
                           finding(1.5, "r1", "A CPU, 2 units to Another CPU, 4 units")});
   ASSERT_EQ(run_line("ingest before/findings.jsonl before/measurements.jsonl devices.jsonl").status, 0);
   for (const auto& [line, status, part] : {std::tuple{"before after", 1, "SLOWER 1.98 ["},
@@ -401,20 +370,12 @@ TEST_F(KbCliTest, ComparesFilesFoldersDevicesAndCommits) {
 }
 
 TEST_F(KbCliTest, SaysThatTwoMachinesHaveOneName) {
-  const auto on = [](const std::string& machine, double percent_of_f32, double percent_of_copy) {
-    Json record = measurement(shape(64), 1e-3);
-    record["dtype"] = "f32";
-    record["rate"].update({{"tflops", 0.4}, {"gbps", 20}});
-    record["rate"]["pct_matrix_best"] = percent_of_f32;
-    record["rate"]["pct_copy_ceiling"] = percent_of_copy;
-    record["run"]["machine"] = machine;
-    return with_id(record);
-  };
-  write("a.jsonl", {on("m1", 80, 50)});
-  write("b.jsonl", {on("m2", 50, 25)});
-  expect_has(run_line("compare --json a.jsonl b.jsonl").err,
-             {"two machines with the name A CPU, 2 units", "40 and 80 GB/s of a copy, 0.5 and 0.8 TFLOP/s of f32\n"});
-  EXPECT_EQ(run_line("compare a.jsonl a.jsonl").out.find("two machines"), std::string::npos);
+  for (const char* machine : {"m1", "m2"}) {
+    write(machine,
+          {changed(measurement(shape(64), 1e-3), {{"/rate/pct_copy_ceiling", 50}, {"/run/machine", machine}})});
+  }
+  expect_has(run_line("compare --json m1 m2").err, {"two machines with the name A CPU, 2 units", "GB/s of a copy"});
+  EXPECT_EQ(run_line("compare m1 m1").out.find("two machines"), std::string::npos);
 }
 
 // If a reader left files of the write-ahead log, they would belong to another user, and the database's owner could not
@@ -490,11 +451,16 @@ TEST_F(KbCliTest, FindsItsDatabase) {
 TEST_F(KbCliTest, AFileThatIsNoSoundDatabaseIsRefused) {
   ingest();
   const std::string whole = text_of(path("kb.sqlite"));
+  Database(path("foreign"), SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, 0).execute("CREATE TABLE precious(x)");
+  fs::copy_file(path("kb.sqlite"), path("later"));
+  Database(path("later"), SQLITE_OPEN_READWRITE, 0).execute("PRAGMA user_version = 99");
   for (const auto& [file, part] : std::map<std::string, std::string>{
            {write_text("head", whole.substr(0, 10)), "is no knowledge base"},
            {write_text("part", whole.substr(0, 5000)), "is damaged: ingest the record files into a new one"},
            {write_text("most", whole.substr(0, whole.size() - 5000)), "is damaged: ingest the record files"},
            {path("records.jsonl"), "is no knowledge base"},
+           {path("foreign"), "is no knowledge base"},
+           {path("later"), "has layout 99"},
            {path("."), "is a folder"},
            {pipe(), "is no plain file"},
            {":memory:", ":memory:"},
@@ -502,8 +468,6 @@ TEST_F(KbCliTest, AFileThatIsNoSoundDatabaseIsRefused) {
            {"file:kb.sqlite?mode=memory", "mode=memory"}}) {
     expect_refused(run({"--db", file, "list"}), part);
     expect_refused(run({"--db", file, "ingest", "records.jsonl"}), part);
-    setenv("KB_DB", file.c_str(), 1);
-    expect_refused(run({"stats"}), part);
   }
 }
 
@@ -567,12 +531,8 @@ TEST_F(KbCliTest, BadInputGivesOneLineAndStatusTwo) {
                            "show nothex",
                            "show 0000000000000000",
                            "list --limit 0",
-                           "list --limit -1",
-                           "list --limit 2x",
-                           "list --min-confidence 1.5",
                            "list --min-confidence nan",
                            "list --kind rumour",
-                           "list --kind 'finding run'",
                            "interval a b",
                            "list extra",
                            "export --format xml",
@@ -585,13 +545,11 @@ TEST_F(KbCliTest, BadInputGivesOneLineAndStatusTwo) {
                            "compare a b --by mood",
                            "compare records.jsonl records.jsonl --floor -1",
                            "ingest none.jsonl",
-                           "ingest .",
                            "verify none.jsonl",
                            "check none.jsonl",
                            "--db none.sqlite list",
                            "--db /proc/none/kb.sqlite ingest records.jsonl",
-                           "--db '' list",
-                           "--db '' ingest records.jsonl"}) {
+                           "--db '' list"}) {
     SCOPED_TRACE(line);
     expect_refused(run_line(line));
   }

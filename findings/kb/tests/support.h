@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/records/finding.h"
@@ -44,6 +45,12 @@ inline Case shape(int64_t head_dim, const std::string& variant = "tuned") {
 inline Json with_id(Json record) {
   record["id"] = record_id(record);
   return record;
+}
+
+/// The record with other values at these places, and with the id that follows.
+inline Json changed(Json record, const std::vector<std::pair<std::string, Json>>& values) {
+  for (const auto& [place, value] : values) record[Json::json_pointer(place)] = value;
+  return with_id(record);
 }
 
 inline Json measurement(const Case& config, double median_s, const std::string& device = "A CPU, 2 units",
@@ -128,6 +135,18 @@ inline Json finding(double ratio, const std::string& run = "r1", const std::stri
   return finding(std::vector{ratio}, run, device, measurements, aa_floor);
 }
 
+/// An emulated device has no times.
+inline Json emulated_measurement() {
+  return changed(
+      measurement(shape(64), 1e-3, "emulated, 1 units"),
+      {{"/time", Json::array()}, {"/rate", nullptr}, {"/clocks", nullptr}, {"/pipeline/compile_s", nullptr}});
+}
+
+/// A measurement whose kernel has other machine code.
+inline Json with_other_code(const Json& measurement) {
+  return changed(measurement, {{"/pipeline/code_sha256", std::string(64, 'c')}});
+}
+
 inline Json header(const std::string& run = "r1") {
   return with_id({{"schema", "run/1"},
                   {"id", ""},
@@ -146,22 +165,18 @@ inline Json header(const std::string& run = "r1") {
 }
 
 /// A finding about a count, which has no error.
-inline Json exact_finding(double value, const std::string& run = "r1") {
+inline Json exact_finding(double value) {
   Conclusion conclusion;
   conclusion.hypothesis = "worst_tile";
   conclusion.subject = "head_dim=64";
   conclusion.title = "{estimate.value} calls";
   conclusion.content = "There are {estimate.value} calls.";
   conclusion.parts = {{.process = 1, .value = value, .error = 0, .rounds = 1}};
-  conclusion.estimate = {.value = value,
-                         .ci_lo = value,
-                         .ci_hi = value,
-                         .next_lo = value,
-                         .next_hi = value,
-                         .processes = 1,
-                         .sessions = 1};
+  auto& exact = conclusion.estimate;
+  exact.value = exact.ci_lo = exact.ci_hi = exact.next_lo = exact.next_hi = value;
+  exact.processes = exact.sessions = 1;
   conclusion.exact = true;
-  return make_finding("proto1_flash", "A CPU, 2 units", worst_tile(), conclusion, run);
+  return make_finding("proto1_flash", "A CPU, 2 units", worst_tile(), conclusion, "r1");
 }
 
 /// A store with records, which must be sound.

@@ -121,9 +121,7 @@ TEST(Verify, ReportsEachFieldThatContradictsTheOtherFields) {
            {measured, "/time/0/median_s", 1.001e-3, "rate.tflops:", 2},
            {measured, "/time", Json::array(), "rate.tflops: the record has no work or no device time", 2},
            {measured, "/work", nullptr, "rate.tflops: the record has no work or no device time", 2}}) {
-    Json record = sound;
-    record[Json::json_pointer(pointer)] = value;
-    const auto problems = problems_of(with_id(record));
+    const auto problems = problems_of(changed(sound, {{pointer, value}}));
     EXPECT_GE(problems.size(), least) << pointer;
     const auto starts = [&, &wanted = seen](const std::string& one) { return one.starts_with(wanted); };
     EXPECT_TRUE(std::ranges::any_of(problems, starts))
@@ -149,28 +147,21 @@ TEST(Verify, TellsSpreadFromContradiction) {
 
 TEST(Verify, OtherCodeAndOtherConditionsExplainOppositeVerdicts) {
   const Json before = measurement(shape(64), 1e-3);
-  Json after = measurement(shape(64), 1.1e-3);
-  after["pipeline"]["code_sha256"] = std::string(64, 'c');
-  after = with_id(after);
+  const Json after = with_other_code(measurement(shape(64), 1.1e-3));
   const auto why = [](const std::vector<Json>& records) { return verify(store_of(records)).opposed.at(0).why; };
   const Json one = finding(1.5, "r1", "A CPU, 2 units", {before["id"]});
   const Json other = finding(1.1, "r2", "A CPU, 2 units", {before["id"]});
   EXPECT_EQ(why({before, after, one, other}), Opposition::spread);
   EXPECT_EQ(why({before, after, one, finding(1.1, "r2", "A CPU, 2 units", {after["id"]})}), Opposition::changed);
-  Json host_one = one, host_other = other;
-  for (Json* record : {&host_one, &host_other}) {
-    for (Json& time : (*record)["data"]["compare"]["time"]) time["scope"] = "host";
-    *record = with_id(*record);
-  }
+  const auto of_host = [](const Json& told) { return changed(told, {{"/data/compare/time/0/scope", "host"}}); };
   for (const auto& [pointer, value, of_kernel] : std::vector<std::tuple<const char*, Json, Opposition>>{
            {"/run/profile", "full", Opposition::changed},
            {"/run/threadgroup_memory_bytes", 1024, Opposition::changed},
            {"/env/device/toolchain", "clang 20", Opposition::changed},
            {"/env/git/commit", "fedcba98", Opposition::spread}}) {  // the kernel is the same
-    Json changed = header("r2");
-    changed[Json::json_pointer(pointer)] = value;
-    EXPECT_EQ(why({header(), with_id(changed), before, one, other}), of_kernel) << pointer;
-    EXPECT_EQ(why({header(), with_id(changed), before, host_one, host_other}), Opposition::changed)
+    const Json head = changed(header("r2"), {{pointer, value}});
+    EXPECT_EQ(why({header(), head, before, one, other}), of_kernel) << pointer;
+    EXPECT_EQ(why({header(), head, before, of_host(one), of_host(other)}), Opposition::changed)
         << pointer << ": a commit may change the host's code";
   }
 }
@@ -211,11 +202,9 @@ TEST(Verify, FindingsOfChangedKernelsAreStale) {
                             .entry = "flash_forward",
                             .constants = {{"HEAD_DIM", 64}},
                             .includes = {}};
-  Json today = measurement(shape(64), 1e-3), earlier = measurement(shape(128), 1e-3);
-  today["pipeline"]["key"] = earlier["pipeline"]["key"] = source.key();
-  today["pipeline"]["source_sha256"] = source_sha256(source);
-  earlier["pipeline"]["code_sha256"] = std::string(64, 'e');
-  today = with_id(today), earlier = with_id(earlier);
+  const Json earlier = changed(with_other_code(measurement(shape(128), 1e-3)), {{"/pipeline/key", source.key()}});
+  const Json today = changed(measurement(shape(64), 1e-3),
+                             {{"/pipeline/key", source.key()}, {"/pipeline/source_sha256", source_sha256(source)}});
   const std::string new_id = today["id"], old_id = earlier["id"];
   const Verification result =
       verify(store_of({header("r1"), header("r2"), header("r3"), today, earlier, finding(1.5, "r1", "A CPU", {new_id}),
@@ -226,12 +215,11 @@ TEST(Verify, FindingsOfChangedKernelsAreStale) {
   EXPECT_EQ(result.stale.size(), 0u);
   EXPECT_EQ(result.unknown, 1);
   // A finding with a changed kernel is stale if all fresh findings of its claim are earlier, or if there are none.
-  Json later = header("r2");
-  later["run"]["ts"] = "2026-02-01T00:00:00Z";
+  const Json later = changed(header("r2"), {{"/run/ts", "2026-02-01T00:00:00Z"}});
   const Json old = finding(1.5, "r2", "A CPU", {old_id});
   for (const char* device : {"A CPU", "B CPU"}) {
     const Json fresh = finding(1.5, "r1", device, {new_id});
-    EXPECT_EQ(verify(store_of({header("r1"), with_id(later), today, earlier, fresh, old})).stale.size(), 1u) << device;
+    EXPECT_EQ(verify(store_of({header("r1"), later, today, earlier, fresh, old})).stale.size(), 1u) << device;
   }
 }
 
@@ -271,14 +259,14 @@ class KernelTreeTest : public KbTest {
 TEST_F(KernelTreeTest, AHookBelongsToItsKernel) {
   const std::string hook = "#include \"a/kernels/cap.h\"\nint score() { return cap(); }\n";
   const Json with = measured(hook), without = measured(hook, false), plain = measured("int score();");
-  EXPECT_EQ(age({with, plain}), "1 fresh, 0 stale, 0 unknown");
-  EXPECT_EQ(age({without}), "0 fresh, 0 stale, 1 unknown") << "the record lacks the hook's text";
-  EXPECT_EQ(age({with, without}), "0 fresh, 0 stale, 1 unknown") << "all kernels of a finding must be today's";
-  EXPECT_EQ(age({without, with}), "0 fresh, 0 stale, 1 unknown");
+  const char *const fresh = "1 fresh, 0 stale, 0 unknown", *const stale = "0 fresh, 1 stale, 0 unknown",
+                    *const unknown = "0 fresh, 0 stale, 1 unknown";
+  EXPECT_EQ(age({with, plain}), fresh);
+  EXPECT_EQ(age({without}), unknown) << "the record lacks the hook's text";
+  EXPECT_EQ(age({with, without}), unknown) << "all kernels of a finding must be today's";
   write_text("a/kernels/cap.h", "int cap();\nint more();\n");
-  EXPECT_EQ(age({plain}), "1 fresh, 0 stale, 0 unknown");
-  EXPECT_EQ(age({with}), "0 fresh, 1 stale, 0 unknown") << "the hook includes the header";
-  EXPECT_EQ(age({with, plain}), "0 fresh, 1 stale, 0 unknown");
+  EXPECT_EQ(age({plain}), fresh);
+  EXPECT_EQ(age({with, plain}), stale) << "the hook includes the header";
 }
 
 }  // namespace
