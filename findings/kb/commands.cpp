@@ -509,7 +509,7 @@ int run_compare(const Arguments& given) {
     if (!given.json) print(wrapped(text, output_width(), 2));
   }
   const bool wide = std::ranges::any_of(result.configurations, [](const Compared& one) {
-    return one.change == Change::unclear && one.ratio && !one.busy;
+    return one.change == Change::unclear && one.ratio && one.busy_a.empty() && one.busy_b.empty();
   });
   const std::string counts = fmt::format(
       "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} correct in A and "

@@ -194,14 +194,8 @@ Spread spread_between(const Compared& pair) {
   return a.scale < b.scale ? b : a;
 }
 
-/// How a side of a comparison was disturbed.
-struct Busy {
-  size_t configurations = 0;
-  std::string sign;
-};
-
-/// Judges a configuration that both sides have. Counts it in `busy_a` or `busy_b` if the side has only busy runs.
-void judge_pair(const Measured& of_a, const Measured& of_b, Compared& result, Busy& busy_a, Busy& busy_b) {
+/// Judges a configuration that both sides have.
+void judge_pair(const Measured& of_a, const Measured& of_b, Compared& result) {
   const Json &a = of_a.latest(), &b = of_b.latest();
   const std::string status_a = a.at("status"), status_b = b.at("status");
   if (status_a != "ok" || status_b != "ok") {
@@ -223,11 +217,9 @@ void judge_pair(const Measured& of_a, const Measured& of_b, Compared& result, Bu
     result.runs_b = runs_b.size();
     result.ratio = pooled_ratio(runs_a, runs_b, spread_between(result));
     result.change = judge_change(*result.ratio, result.floor, result.reason);
-    for (const auto& [name, pool, busy] : {std::tuple("A", &pool_a, &busy_a), {"B", &pool_b, &busy_b}}) {
+    for (const auto& [name, pool, busy] : {std::tuple("A", &pool_a, &result.busy_a), {"B", &pool_b, &result.busy_b}}) {
       if (!pool->quiet.empty()) continue;
-      ++busy->configurations;
-      busy->sign = pool->sign;
-      result.busy = true;
+      *busy = pool->sign;
       result.change = Change::unclear;
       result.reason = fmt::format("the machine was busy while {} was measured: {}", name, pool->sign);
     }
@@ -270,8 +262,6 @@ Comparisons compare(const Side& a, const Side& b, double min_floor) {
 
   Comparisons result;
   result.notes = notes_about_machines(a, b);
-  bool common = false;
-  Busy busy_a, busy_b;
   const auto add = [&](const std::string& key, const Measured* one, const Measured* other) {
     const Json& any = (one ? one : other)->latest();
     Compared compared;
@@ -280,15 +270,11 @@ Comparisons compare(const Side& a, const Side& b, double min_floor) {
     if (one) compared.device_a = one->device, compared.id_a = one->latest().at("id");
     if (other) compared.device_b = other->device, compared.id_b = other->latest().at("id");
     compared.floor = std::max({floors_a.of(key), floors_b.of(key), min_floor});
-    if (one && other) {
-      common = true;
-      judge_pair(*one, *other, compared, busy_a, busy_b);
-    } else {
+    if (!one || !other) {
       compared.reason = one ? "only A has this configuration" : "only B has this configuration";
-    }
-    result.only_a += one && !other;
-    result.only_b += other && !one;
-    if (one && other) {
+      ++(one ? result.only_a : result.only_b);
+    } else {
+      judge_pair(*one, *other, compared);
       result.faster += compared.change == Change::faster;
       result.slower += compared.change == Change::slower;
       result.same += compared.change == Change::same;
@@ -304,14 +290,20 @@ Comparisons compare(const Side& a, const Side& b, double min_floor) {
   for (const auto& [key, other] : measured_b) {
     if (!measured_a.contains(key)) add(key, nullptr, &other);
   }
-  for (const auto& [name, busy] : {std::pair("A", &busy_a), {"B", &busy_b}}) {
-    if (busy->configurations == 0) continue;
+  for (const auto& [name, busy] : {std::pair("A", &Compared::busy_a), {"B", &Compared::busy_b}}) {
+    std::string sign;
+    size_t disturbed = 0;
+    for (const Compared& one : result.configurations) {
+      if (!(one.*busy).empty()) sign = one.*busy, ++disturbed;
+    }
+    if (disturbed == 0) continue;
     result.notes.push_back(
         fmt::format("the machine was busy while {} measured {} ({}): the comparison is UNCLEAR; "
                     "measure again when it is quiet",
-                    name, counted(busy->configurations, "configuration"), busy->sign));
+                    name, counted(disturbed, "configuration"), sign));
   }
-  if (!common) throw BadInput(fmt::format("{} and {} have no configuration in common", a.label, b.label));
+  if (std::ssize(result.configurations) == result.only_a + result.only_b)
+    throw BadInput(fmt::format("{} and {} have no configuration in common", a.label, b.label));
   std::ranges::stable_sort(result.configurations, {}, [](const Compared& one) {
     const bool both = !one.id_a.empty() && !one.id_b.empty();
     return std::tuple(!one.regression, !both, one.regression ? Change::slower : one.change);

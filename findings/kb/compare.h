@@ -35,8 +35,8 @@ struct Compared {
   std::string scope;              // device_hot, device_cold or host
   std::optional<Estimate> ratio;  // B / A of time
   double floor = 0;
-  bool busy = false;        // all runs of a side ran on a busy machine
-  bool regression = false;  // B is slower; or A's status is ok, and B's status is neither ok nor skipped
+  std::string busy_a, busy_b;  // the sign of a busy machine, if all runs of this side ran on one
+  bool regression = false;     // B is slower; or A's status is ok, and B's status is neither ok nor skipped
 };
 
 struct Comparisons {

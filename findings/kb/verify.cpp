@@ -214,29 +214,7 @@ bool opposed(const auto& all) {
   return has(State::supported) && has(State::refuted);
 }
 
-}  // namespace
-
-std::vector<std::string> verify_record(const Record& record, const Json& json) {
-  Problems problems = check_schema(json);
-  if (!problems.empty()) return problems;  // the other checks rely on the schema
-  problems = check_units(json);
-  if (const std::string id = id_of_line(record.line, record.id); id != record.id) {
-    problems.push_back(fmt::format("id: is {}, computed again from the record's line {}", record.id, id));
-  }
-  if (record.kind == "measurement") verify_measurement(json, problems);
-  if (record.kind == "finding") verify_finding(json, problems);
-  return problems;
-}
-
-Freshness freshness(const Json& pipeline) {
-  static KernelTexts kernels;
-  std::vector<SourceFile> hooks;
-  for (const Json& hook : pipeline.value("hooks", Json::array())) hooks.push_back({hook.at("file"), hook.at("text")});
-  std::optional<KernelSource> source = parse_key(pipeline.at("key").get<std::string>(), hooks);
-  if (!source || kernels.empty()) return Freshness::unknown;
-  return kernels.name_files(*source, pipeline.at("source_sha256")) ? Freshness::current : Freshness::changed;
-}
-
+/// Why some of these findings of one claim are supported and others refuted.
 Opposition opposition(const std::vector<Record>& findings, const Codes& codes) {
   std::map<std::string, std::vector<Run>> alike;  // runs with the same code and conditions
   for (const Record& finding : findings) {
@@ -263,6 +241,29 @@ Opposition opposition(const std::vector<Record>& findings, const Codes& codes) {
     }
   }
   return same ? Opposition::spread : Opposition::changed;
+}
+
+}  // namespace
+
+std::vector<std::string> verify_record(const Record& record, const Json& json) {
+  Problems problems = check_schema(json);
+  if (!problems.empty()) return problems;  // the other checks rely on the schema
+  problems = check_units(json);
+  if (const std::string id = id_of_line(record.line, record.id); id != record.id) {
+    problems.push_back(fmt::format("id: is {}, computed again from the record's line {}", record.id, id));
+  }
+  if (record.kind == "measurement") verify_measurement(json, problems);
+  if (record.kind == "finding") verify_finding(json, problems);
+  return problems;
+}
+
+Freshness freshness(const Json& pipeline) {
+  static KernelTexts kernels;
+  std::vector<SourceFile> hooks;
+  for (const Json& hook : pipeline.value("hooks", Json::array())) hooks.push_back({hook.at("file"), hook.at("text")});
+  std::optional<KernelSource> source = parse_key(pipeline.at("key").get<std::string>(), hooks);
+  if (!source || kernels.empty()) return Freshness::unknown;
+  return kernels.name_files(*source, pipeline.at("source_sha256")) ? Freshness::current : Freshness::changed;
 }
 
 int64_t Verification::count(Opposition why) const { return std::ranges::count(opposed, why, &OpposedClaim::why); }

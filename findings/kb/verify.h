@@ -33,8 +33,6 @@ struct OpposedClaim {
   std::vector<Record> findings;
   Opposition why = Opposition::contradiction;
 };
-/// Returns why some of these findings of one claim are supported and others refuted.
-Opposition opposition(const std::vector<Record>& findings, const Codes& codes);
 
 struct Verification {
   int64_t records = 0;
