@@ -98,7 +98,7 @@ TEST(Compare, ARunOnABusyMachineDoesNotCount) {
 TEST(Compare, EmulatedResultsStayApart) {
   const Json emulated = emulated_measurement();
   EXPECT_THROW(compare(side(runs({1e-3})), side({emulated}), 0.02), BadInput);  // no configuration is on both sides
-  EXPECT_EQ(only({emulated}, {emulated}).id_a, emulated["id"]);
+  EXPECT_EQ(only({emulated}, {emulated}).id_a, emulated["id"].get<std::string>());
 }
 
 TEST(Compare, EachConfigurationOnceInAnyOrderOfItsAxes) {
