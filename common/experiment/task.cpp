@@ -205,9 +205,15 @@ Worker start_worker(const std::vector<std::string>& arguments, double most_silen
 }
 
 int take_tasks(const Taker& taker) {
+  const char* const folder = std::getenv("TMPDIR");
+  int type = 0;
+  socklen_t bytes = sizeof type;
+  if (!folder || getsockopt(worker_socket, SOL_SOCKET, SO_TYPE, &type, &bytes) != 0) {
+    throw BadInput("--task is not allowed; a run starts its own processes with it");
+  }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   fcntl(worker_socket, F_SETFD, FD_CLOEXEC);
-  Activity activity(std::getenv("TMPDIR") + std::string(activity_file));
+  Activity activity(folder + std::string(activity_file));
   const auto answer = [](const Json& message) {
     const std::string text = packed(message);
     for (std::string_view rest = text; !rest.empty();) {

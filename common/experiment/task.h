@@ -88,7 +88,8 @@ struct Port {
   bool may_exit = false;  // whether a compiler that takes too long may end this process
 };
 
-/// Carries out the tasks that the process sends that started this process. Returns the exit status.
+/// Carries out the tasks that the process sends that started this process. Returns the exit status. Throws BadInput in
+/// a process that no run started.
 int take_tasks(const Taker& taker);
 
 /// While an object of this class exists, it ends the process if a compilation takes too long or too much memory.
