@@ -27,7 +27,9 @@
 #include <stdexcept>
 
 #include "common/base/error.h"
+#include "common/base/stopwatch.h"
 #include "common/base/temporary_folder.h"
+#include "common/experiment/ceilings.h"
 
 namespace attn {
 namespace {
