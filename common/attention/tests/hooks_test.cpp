@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/attention/modifiers.h"
 #include "common/attention/rope.h"
 #include "common/attention/tests/kernel_run.h"
 #include "common/base/error.h"
