@@ -5,6 +5,7 @@
 
 #include "common/cases/axes.h"
 #include "common/cases/problem.h"
+#include "common/cases/study_cases.h"
 #include "common/cases/study_layout.h"
 #include "common/experiment/sweep_span.h"
 #include "proto1_flash/claims.h"
@@ -109,6 +110,21 @@ Sweep large_sweep(const SweepSpan& span, bool full) {
   return blocks.take();
 }
 
+// Tries the device's tiles and the study's best one, 16x64. The default tile has no axes.
+Sweep flash_study(const DeviceInfo& device) {
+  SweepSpan span = sweep_span(device);
+  span.block_r.push_back(16);
+  span.block_c.push_back(64);
+  const Axis tuned = texts("variant", {"tuned"}), ladder = texts("variant", span.ladder);
+  const Axis small_r = integers("block_r", {64}), small_c = integers("block_c", {64});
+  return study_cases(
+      {integers("batch", {1}), integers("q_heads", {1}), integers("q_len", study_lengths), integers("head_dim", {64}),
+       integers("causal", {0}), texts("dtype", {"f32"}), texts("out_dtype", {"f32"}), texts("layout", {"bhsd"})},
+      {{tuned},
+       {tuned, integers("block_r", span.block_r), integers("block_c", span.block_c)},
+       {ladder, small_r, small_c}});
+}
+
 }  // namespace
 
 std::vector<std::string> flash_tile_axes() { return {"block_r", "block_c"}; }
@@ -133,6 +149,7 @@ ExperimentSpec flash_experiment() {
                                   .takes = [](const Case& config) { return config.text("variant") == "tuned"; }}},
                      .claims = {"bf16", "layout", "causal", "ladder", "wider_heads", "scaling"}},
           .sweep = flash_sweep,
+          .study_sweep = flash_study,
           .complete = complete_flash,
           .plan = flash_plan,
           .make = flash_problems(),

@@ -4,6 +4,7 @@
 
 #include "common/cases/axes.h"
 #include "common/cases/problem.h"
+#include "common/cases/study_cases.h"
 #include "common/cases/user_functions.h"
 #include "common/experiment/sweep_span.h"
 #include "proto2_stitching/claims.h"
@@ -16,6 +17,15 @@ std::vector<std::string> forms_of(const DeviceInfo& device) {
   std::vector<std::string> runnable = score_forms();
   std::erase_if(runnable, [&](const std::string& form) { return !form_runs_on(form, device); });
   return runnable;
+}
+
+Sweep stitch_study(const DeviceInfo& device) {
+  const Axis alibi = texts("function", {"alibi"});
+  return study_cases({texts("variant", {default_variant(device)}), integers("batch", {1}), integers("q_heads", {1}),
+                      integers("q_len", study_lengths), integers("head_dim", {64}), integers("causal", {0}),
+                      texts("dtype", {"f32"}), texts("out_dtype", {"f32"}), texts("layout", {"bhsd"})},
+                     {{alibi, texts("form", forms_of(device)), texts("grain", {"element"})},
+                      {alibi, texts("form", {"noinline", "stitched"}), texts("grain", {"row", "tile"})}});
 }
 
 }  // namespace
@@ -118,6 +128,7 @@ ExperimentSpec stitch_experiment() {
                               .by = {"function", "work"}}},
                  .claims = {"stitch_or_constants", "break_even", "call_ns"}},
       .sweep = stitch_sweep,
+      .study_sweep = stitch_study,
       .complete = complete_stitch,
       .plan = stitch_case_plan,
       .make = stitch_problems(),

@@ -7,6 +7,7 @@
 #include "common/attention/modifiers.h"
 #include "common/cases/axes.h"
 #include "common/cases/modifier_axes.h"
+#include "common/cases/study_cases.h"
 #include "common/cases/study_layout.h"
 #include "common/experiment/sweep_span.h"
 #include "proto3_paged/claims.h"
@@ -26,6 +27,23 @@ std::vector<std::string> names_of_modifiers() {
   return names;
 }
 const std::vector<std::string> modifiers = names_of_modifiers();
+
+Sweep paged_study(const DeviceInfo& /*device*/) {
+  const Axis sizes = integers("page_size", {0, 8, 16, 32, 64}), pages = integers("page_size", {16});
+  const Axis append = texts("append", {"none", "fused", "chain"}), lengths = integers("kv_len", study_lengths);
+  std::vector<Block> blocks = {
+      {lengths, sizes}, {lengths, pages, texts("reduce", {"last", "launch"})}, {lengths, pages, append}};
+  for (const int64_t tokens : study_lengths) {  // whole prompts
+    const Block prompt = {texts("task", {"prefill"}), integers("q_len", {tokens}), integers("kv_len", {tokens})};
+    blocks.push_back(prompt);
+    blocks.back().push_back(sizes);
+    blocks.push_back(prompt);
+    blocks.back().insert(blocks.back().end(), {pages, append});
+  }
+  return study_cases({integers("batch", {1}), integers("q_heads", {1}), integers("kv_heads", {1}),
+                      integers("head_dim", {64}), texts("dtype", {"f32"})},
+                     std::move(blocks));
+}
 
 }  // namespace
 
@@ -231,6 +249,7 @@ ExperimentSpec paged_experiment() {
                      .alternatives = {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c",
                                       "cascade"}},
           .sweep = paged_sweep,
+          .study_sweep = paged_study,
           .complete = complete_paged,
           .plan = paged_case_plan,
           .make = paged_problems(),

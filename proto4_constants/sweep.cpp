@@ -8,6 +8,7 @@
 
 #include "common/attention/flash.h"
 #include "common/cases/axes.h"
+#include "common/cases/study_cases.h"
 #include "common/data/tensor.h"
 #include "common/experiment/sweep_span.h"
 #include "proto4_constants/claims.h"
@@ -40,6 +41,25 @@ void set_default_tile(Case& config, const DeviceInfo& device) {
   flash.set("layout", std::string("bhsd"));
   complete_flash(flash, device);
   for (const char* axis : {"block_r", "block_c"}) config.set(axis, flash.integer(axis));
+}
+
+// A GPU of NVIDIA has few kernels in f32, and so fewer variants.
+Sweep constants_study(const DeviceInfo& device) {
+  const bool large = sweep_span(device).large();
+  const std::string kernel = large ? "naive" : "tuned";
+  const int64_t many = large ? 10 : static_cast<int64_t>(base_variants), most = large ? 30 : 100;
+  std::vector<std::string> read = run_time_axes(kernel, device);
+  read.insert(read.begin(), "none");
+  const Axis one = integers("workers", {1}), none = texts("run_time", {"none"}), base = integers("variants", {many});
+  const auto task = [](const std::vector<std::string>& names) { return texts("task", names); };
+  return study_cases({texts("kernel", {kernel}), texts("dtype", {"f32"})},
+                     {{task({"run"}), texts("run_time", read), integers("q_heads", {1}),
+                       integers("q_len", study_lengths), integers("block_r", {64}), integers("block_c", {64})},
+                      {task({"compile_one"}), none, integers("q_heads", {1}), integers("q_len", study_lengths)},
+                      {task({"memory", "archive", "archive_create", "archive_load", "start_compile", "start_archive"}),
+                       none, base, one},
+                      {task({"archive"}), none, integers("variants", {10}), one},
+                      {task({"compile"}), none, integers("variants", {1, 10, most}), one}});
 }
 
 }  // namespace
@@ -250,6 +270,7 @@ ExperimentSpec constants_experiment() {
           .answer = {.claims = {"run_time", "cost", "startup_100ms", "startup_1s", "disk_hit", "disk_speedup",
                                 "start_disk", "archive_load", "archive_speedup", "start_archive", "workers", "pch"}},
           .sweep = constants_sweep,
+          .study_sweep = constants_study,
           .complete = complete_constants,
           .plan = constants_plan,
           .make = constants_launches(),

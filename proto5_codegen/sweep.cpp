@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/cases/axes.h"
+#include "common/cases/study_cases.h"
 #include "common/experiment/sweep_span.h"
 #include "proto5_codegen/claims.h"
 #include "proto5_codegen/generators.h"
@@ -59,6 +60,16 @@ Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device) {
   return sweep;
 }
 
+namespace {
+
+Sweep codegen_study(const DeviceInfo& device) {
+  return study_cases({texts("generator", generators_of(device)), texts("dtype", {"f32"}), integers("head_dim", {64}),
+                      integers("batch", {1}), integers("heads", {1}), integers("q_len", study_lengths)},
+                     {{texts("work", {"scores", "attention"})}});
+}
+
+}  // namespace
+
 void complete_codegen(Case& config, const DeviceInfo& device) {
   config.set_default("work", std::string("attention"));
   config.set_default("generator", std::string("hand"));
@@ -89,6 +100,7 @@ ExperimentSpec codegen_experiment() {
                                   .by = {"work", "dtype", "head_dim"}}},
                      .claims = {"published", "schedule", "autoscheduler", "search", "generation"}},
           .sweep = codegen_sweep,
+          .study_sweep = codegen_study,
           .complete = complete_codegen,
           .plan = codegen_case_plan,
           .make = codegen_problems(),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/cases/axes.h"
+#include "common/cases/study_cases.h"
 #include "common/cases/study_layout.h"
 #include "common/cases/user_functions.h"
 #include "common/experiment/sweep_span.h"
@@ -14,6 +15,18 @@ namespace attn {
 namespace {
 
 const std::vector<std::string> dtypes = {"f32", "f16", "bf16"};
+
+// The searches for the crossover replace q_len.
+Sweep linear_study(const DeviceInfo& /*device*/) {
+  const Axis phases = texts("variant", {"phases"}), lookback = texts("scan", {"lookback"});
+  return study_cases(
+      {texts("dtype", {"f32"}), integers("head_dim", {64}), integers("batch", {1}), integers("heads", {1})},
+      {{texts("variant", {"softmax", "fused", "phases"}), lookback, integers("q_len", {256}),
+        integers("causal", {1, 0})},
+       {phases, texts("scan", {"host", "passes", "lookback"}), integers("q_len", study_lengths)},
+       {phases, lookback, integers("q_len", {1024}), integers("chunk", {16, 32, 64})},
+       {texts("variant", {"softmax", "fused"}), integers("q_len", study_lengths)}});
+}
 
 }  // namespace
 
@@ -220,6 +233,7 @@ ExperimentSpec linear_experiment() {
                                 "feature", "gate_head", "gate_token", "gate_channel", "segments"},
                      .alternatives = {"variant", "scan", "chunk", "segments"}},
           .sweep = linear_sweep,
+          .study_sweep = linear_study,
           .complete = complete_linear,
           .plan = linear_case_plan,
           .make = linear_problems(),

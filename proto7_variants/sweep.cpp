@@ -6,6 +6,7 @@
 #include "common/attention/modifiers.h"
 #include "common/cases/axes.h"
 #include "common/cases/modifier_axes.h"
+#include "common/cases/study_cases.h"
 #include "common/experiment/sweep_span.h"
 #include "proto7_variants/claims.h"
 #include "proto7_variants/functions.h"
@@ -187,6 +188,22 @@ Sweep functions_sweep(const std::string& profile, const DeviceInfo& device) {
 
 namespace {
 
+// Groups of heads need more heads: the study copied keys and values for groups of 1, 2, 4 and 8 heads.
+Sweep variants_study(const DeviceInfo& device) {
+  const Axis one_head = integers("q_heads", {1}), heads = integers("q_heads", {8});
+  const Axis groups = integers("kv_heads", {8, 4, 2, 1}), index_and_copy = texts("kv_heads_by", {"index", "copy"});
+  const Axis rope = texts("rope", {"before", sweep_span(device).large() ? "query" : "kernel"});
+  return study_cases({texts("variant", {"tuned"}), integers("batch", {1}), integers("q_len", study_lengths),
+                      integers("head_dim", {64}), integers("causal", {0}), texts("dtype", {"f32"}),
+                      texts("out_dtype", {"f32"}), texts("layout", {"bhsd"})},
+                     {{one_head, integers("alibi", {0, 1})},
+                      {one_head, integers("alibi", {1}), texts("score_by", {"run_time"})},
+                      {one_head, rope},
+                      {one_head, texts("task", {"rope"})},
+                      {heads, groups, index_and_copy},
+                      {heads, groups, texts("task", {"expand"})}});
+}
+
 // A case of task=expand has only keys and values: no queries, no tile and no modifiers.
 void complete_expand(Case& config) {
   if (!config.has("kv_heads")) config.set("kv_heads", config.integer("q_heads"));
@@ -242,6 +259,7 @@ ExperimentSpec variants_experiment() {
                                 "window_lists",   "sparse_lists",  "window_by_list", "same_tile"},
                      .alternatives = {"kv_heads_by", "block_r", "block_c"}},
           .sweep = variants_sweep,
+          .study_sweep = variants_study,
           .complete = complete_variants,
           .plan = variants_case_plan,
           .make = variants_problems(),

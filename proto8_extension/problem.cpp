@@ -65,6 +65,12 @@ class CallProblem : public HostProblem {
       if (path == "torch") call_ = torch_call(op, host_->device->info(), *tensors_, &written_);
 #endif
       if (path == "direct") call_ = direct_call(*host_, *tensors_, plan);
+      if (path == "waited") {
+        call_ = [this, call = direct_call(*host_, *tensors_, plan)] {
+          call();
+          wait();
+        };
+      }
       if (!call_) call_ = call_of(path, op, *host_, *tensors_);
       tensors_->o.poison();
       call_();

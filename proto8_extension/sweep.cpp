@@ -1,5 +1,6 @@
 #include "proto8_extension/sweep.h"
 
+#include "common/cases/study_cases.h"
 #include "common/experiment/sweep_span.h"
 #include "proto8_extension/claims.h"
 #include "proto8_extension/problem.h"
@@ -13,10 +14,11 @@ std::vector<AxisInfo> extension_axes() {
        "to 16 tokens: timed until the last call returns; more tokens: timed until the device has done all calls)",
        {"call", "first_call"}},
       {"path",
-       "what is called; direct: the launch itself; engine: Engine; c: attn.h; dlpack: attn.h with tensors described "
+       "what is called; direct: the launch itself; waited: the launch itself, and each call waits until the device is "
+       "done, by a copy of 4 bytes to the host; engine: Engine; c: attn.h; dlpack: attn.h with tensors described "
        "anew; concept: a C++ framework with attention; torch: PyTorch's operator; copies: attn.h with copies of all "
        "tensors from and to the host",
-       {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"}},
+       {"direct", "waited", "engine", "c", "dlpack", "concept", "torch", "copies"}},
       {"op", "attention, or a kernel that does nothing", {"flash", "empty"}},
       {"from",
        "where the kernel of a first call comes from; always none with task call",
@@ -27,13 +29,25 @@ std::vector<AxisInfo> extension_axes() {
       {"head_dim", "elements of a row of a head", {}, 8, 256, 8}};
 }
 
+namespace {
+
+const Axis paths = texts("path", {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"});
+
+Sweep extension_study(const DeviceInfo& /*device*/) {
+  return study_cases(
+      {texts("task", {"call"}), integers("q_heads", {1}), integers("head_dim", {64}), texts("dtype", {"f32"})},
+      {{texts("op", {"empty"}), texts("path", {"direct", "waited", "c"}), integers("q_len", {one_tile})},
+       {texts("op", {"flash"}), paths, integers("q_len", study_lengths)}});
+}
+
+}  // namespace
+
 Sweep extension_sweep(const std::string& profile, const DeviceInfo& /*device*/) {
   const Axis call = texts("task", {"call"}), first = texts("task", {"first_call"});
   const Axis flash = texts("op", {"flash"}), one_head = integers("q_heads", {1}), heads = integers("q_heads", {8});
-  const Axis paths = texts("path", {"direct", "engine", "c", "dlpack", "concept", "torch", "copies"});
   Sweep sweep;
-  sweep.blocks.push_back({call, texts("path", {"direct", "engine", "c", "torch"}), texts("op", {"empty"}), one_head,
-                          integers("q_len", {one_tile})});
+  sweep.blocks.push_back({call, texts("path", {"direct", "waited", "engine", "c", "torch"}), texts("op", {"empty"}),
+                          one_head, integers("q_len", {one_tile})});
   sweep.blocks.push_back({call, paths, flash, one_head, integers("q_len", {one_tile})});
   sweep.blocks.push_back({call, paths, flash, heads,
                           integers("q_len", profile == "quick" ? std::vector<int64_t>{64, 1024}
@@ -73,10 +87,11 @@ ExperimentSpec extension_experiment() {
           .compared_axes = {"path", "from"},
           .default_tile = false,
           .claims = [](const DeviceInfo&) { return extension_claims(); },
-          .answer = {.claims = {"c_overhead", "dlpack_overhead", "concept_overhead", "torch_overhead",
+          .answer = {.claims = {"c_overhead", "dlpack_overhead", "concept_overhead", "torch_overhead", "dispatch",
                                 "copies_overhead", "break_even", "first_call_compiler", "first_call_disk",
                                 "first_call_archive", "allocations"}},
           .sweep = extension_sweep,
+          .study_sweep = extension_study,
           .complete = complete_extension,
           .plan = extension_plan,
           .make = {},

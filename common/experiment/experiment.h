@@ -79,6 +79,8 @@ struct ExperimentSpec {
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
   AnswerSpec answer = {};
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
+  /// The sweep of the profile "study": the cases of the published study (docs/study.md). Empty: the profile is refused.
+  std::function<Sweep(const DeviceInfo& device)> study_sweep = {};
   /// Sets axes that are absent from the case: those that follow from other axes, and the default tile.
   std::function<void(Case&, const DeviceInfo&)> complete = {};
   /// A pure function. Throws BadInput for a case that no device can run.
@@ -90,7 +92,7 @@ struct ExperimentSpec {
   /// The shape axes that the file of --input fixes; empty for an experiment without --input.
   std::function<std::vector<Axis>(const std::string& input_path)> input_axes = {};
   std::vector<FileOption> file_options = {};
-  /// The sweep of a run with a file of `file_options`; empty: `sweep`.
+  /// The sweep of a run with a file of `file_options`, which replaces `sweep`; empty: the profile's sweep.
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> file_sweep = {};
   /// Threadgroup memory of the published study's kernel, for --dry-run; 0: the study has no such kernel.
   std::function<size_t(const Case&, const DeviceInfo& device)> study_bytes = {};

@@ -151,7 +151,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   auto* profile = text("--profile", options.profile, "NAME",
                        "quick (default): minutes, the shapes that matter most\n"
                        "full: an hour, 5 minutes on a GPU; all shapes, at least 50 rounds, in which cases take turns, "
-                       "also with cold caches");
+                       "also with cold caches" +
+                           std::string(spec.study_sweep ? "\nstudy: minutes, the cases of docs/study.md, mostly one "
+                                                          "head, f32, head_dim 64, 256 to 2048 tokens"
+                                                        : ""));
   auto* axis = app.add_option("--axis", axes, "values of an axis, see AXES; once per axis")
                    ->type_name("NAME=VALUES")
                    ->allow_extra_args(false);
@@ -212,7 +215,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   app.add_flag("--quiet", options.quiet, "no progress");
   if (!parse_command_line(app, argc, argv)) return std::nullopt;
 
-  one_of("--profile", options.profile, {"quick", "full"});
+  one_of("--profile", options.profile,
+         spec.study_sweep ? std::vector<std::string>{"quick", "full", "study"}
+                          : std::vector<std::string>{"quick", "full"});
   if (*only_option) options.only_verify = !one_of("--only", only, {"verify"}).empty();
   if (!columns.empty()) options.all_columns = !one_of("--columns", columns, {"all"}).empty();
   if (!baseline.empty()) {
@@ -276,7 +281,11 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
     fix(path, option.axes(path));
     files = true;
   }
-  Sweep sweep = (files && spec.file_sweep ? spec.file_sweep : spec.sweep)(options.profile, info);
+  const bool study = options.profile == "study", of_file = files && spec.file_sweep;
+  if (study && of_file) throw BadInput("--profile study: not allowed with a function of yours; quick or full");
+  Sweep sweep = study     ? spec.study_sweep(info)
+                : of_file ? spec.file_sweep(options.profile, info)
+                          : spec.sweep(options.profile, info);
   const auto is_named = [&](const std::string& name) {
     return std::ranges::find(named, name, &Axis::name) != named.end();
   };

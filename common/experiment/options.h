@@ -28,7 +28,7 @@ inline constexpr size_t min_replay_digits = 6;
 struct Options {
   std::vector<std::string> arguments;  // argv
   std::string device = "cpu";
-  std::string profile = "quick";  // or "full"
+  std::string profile = "quick";  // or "full", or "study" (ExperimentSpec::study_sweep)
   std::vector<Axis> axes;         // the axes that --axis gives
   bool list = false, dry_run = false, only_verify = false, resume = false, json = false, quiet = false;
   bool all_columns = false, csv = false, verdicts = false;  // what a run prints

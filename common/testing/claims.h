@@ -224,6 +224,26 @@ inline void expect_claims(const std::vector<Judged>& devices, const std::vector<
   }
 }
 
+/// Checks that the profile `study` has only cases of the study: f32, head_dim 64, 256 to 2048 tokens, and one head, or
+/// eight heads in groups. A value of 0 says that the case has no such axis. The device runs some of the cases.
+inline void expect_study_cases(const MadeUp& made) {
+  ASSERT_TRUE(made.spec.study_sweep);
+  int run = 0;
+  for (const Case& config : made.cases(made.spec.study_sweep(made.device))) {
+    SCOPED_TRACE(config.key());
+    EXPECT_EQ(config.text("dtype"), "f32");
+    const int64_t width = config.has("head_dim") ? config.integer("head_dim") : 0;
+    EXPECT_TRUE(width == 64 || width == 0);
+    const int64_t tokens = config.has("kv_len") ? config.integer("kv_len") : config.integer("q_len");
+    const bool empty = config.has("op") && config.text("op") == "empty";
+    EXPECT_TRUE(tokens == 0 || empty || (256 <= tokens && tokens <= 2048));
+    const int64_t heads = config.integer(config.has("heads") ? "heads" : "q_heads");
+    EXPECT_TRUE(heads <= 1 || (heads == 8 && config.has("kv_heads_by")));
+    run += !skip_reason(made.spec.plan(config, {made.device}), made.device);
+  }
+  EXPECT_GT(run, 0);
+}
+
 /// Checks that the full sweep holds the quick one if `holds`, and that each case has a value for each axis.
 inline void expect_sweep(const ExperimentSpec& spec, bool holds = true) {
   for (const DeviceInfo& device : {avx2(), hopper(), metal()}) {
@@ -240,6 +260,7 @@ inline void expect_sweep(const ExperimentSpec& spec, bool holds = true) {
       run += !skip_reason(spec.plan(config, {device}), device);
     }
     EXPECT_GT(run, 0);
+    expect_study_cases(made);
   }
 }
 

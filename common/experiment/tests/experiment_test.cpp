@@ -1494,6 +1494,11 @@ TEST_F(ExperimentTest, TheCommandLineSelectsCases) {
   EXPECT_EQ(measurement(8, 16)["run"]["files"]["--extra"]["sha256"], sha256("eightbyt"));
   spec_.file_sweep = [](const std::string&, const DeviceInfo&) { return Sweep{{{{"n", {int64_t{1}}}}}}; };
   EXPECT_EQ(cases_of("--other " + path("extra")).size(), 1u) << "a sweep of its own for files";
+  spec_.study_sweep = [](const DeviceInfo&) { return Sweep{{{{"n", {int64_t{2}}}}}}; };
+  EXPECT_EQ(cases_of("--profile study").size(), 1u) << "a sweep of its own for the study";
+  const Outcome refused = run("--profile study --other " + path("extra"));
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_TRUE(has(refused.err, "--profile study: not allowed with a function of yours")) << refused.err;
   spec_.default_tile = false;
   EXPECT_EQ(cases_of("--axis n=8").size(), 2u);
   spec_.complete = [](Case& config, const DeviceInfo&) { config.set("tile", int64_t{24}); };
@@ -1570,6 +1575,7 @@ TEST_F(ExperimentTest, BadArgumentsAreOneLineAndStatus2) {
       {"--axis varaint=tuned", "unknown axis 'varaint' (did you mean variant?); known: n, m"},
       {"--profile medium", "quick or full"},
       {"--profile 'a\nb'", "a b: not allowed"},
+      {"--profile study", "--profile study: not allowed; quick or full"},
       {"--columns few", "all"},
       {"--baseline variant=", "'' is not allowed"},
       {"--csv --json", "--json"},

@@ -55,8 +55,8 @@ TEST_P(ProgramsTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
 }
 
 TEST_P(ProgramsTest, OptionsThatOnlyPrintWriteNoRecords) {
-  for (const char* option : {"--list", "--dry-run", "--help", "--version"}) {
-    const Outcome outcome = run({option});
+  for (const char* option : {"--list", "--dry-run", "--profile study --dry-run", "--help", "--version"}) {
+    const Outcome outcome = run_line(option);
     EXPECT_EQ(outcome.status, 0) << outcome.err;
     EXPECT_FALSE(outcome.out.empty()) << option;
     EXPECT_EQ(text_of(path("measurements.jsonl")) + text_of(path("findings.jsonl")), "") << option;
