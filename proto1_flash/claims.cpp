@@ -62,6 +62,16 @@ Pick others_and_default(const DeviceInfo& device) {
   };
 }
 
+// Pairs the best of the other tiles with the study's.
+std::vector<Results> others_and_16x64(const Results& tiles) {
+  Results own, others;
+  for (const Measurement* tile : tiles) {
+    const bool published = tile->config.integer("block_r") == 16 && tile->config.integer("block_c") == 64;
+    (published ? own : others).push_back(tile);
+  }
+  return pair(others, own);
+}
+
 void name_tiles(Conclusion& conclusion, const Evidence&) {
   for (const char* side : {"baseline", "contender"}) {
     Json& config = conclusion.values[side];
@@ -178,6 +188,19 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .advice =
            {"Leave the tile to the default: it takes at most {threshold:.3g} times as long as the best other tile.",
             "Name the best tile: the default takes more than {threshold:.3g} times as long."}},
+      {.hypothesis = {"tile_16x64", "At head_dim 64 no tile is more than 5 % faster than 16x64.",
+                      "time with the tile 16x64 / time with the fastest other one", "<=", 1.05,
+                      study + ", statement 1: 16x64 is the best tile at head_dim 64"},
+       .takes = [](const Measurement& result) { return tuned(result) && result.config.integer("head_dim") == 64; },
+       .varies = tile_axes,
+       .at_least = whole_tile_sweep,
+       .pick = others_and_16x64,
+       .title = "The tile 16x64 takes {compare.ratio:.3f} of the time of {values.baseline.tile}",
+       .content =
+           "At head_dim 64 and {values.baseline.q_len} queries the tile 16x64 (Br x Bc) takes {compare.ratio:.3f} "
+           "(95 % interval {compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time of the best other, "
+           "{values.baseline.tile}.",
+       .advice = {}},
       {.hypothesis = {"bc80", "Bc = 80 is slower than the best power of two.",
                       "time with Bc=80 / time with the best power of two", ">", 1.0,
                       "rule of thumb: 80 divides neither cache nor vector sizes evenly"},

@@ -73,8 +73,9 @@ Claim paging() {
        "long."});
 }
 
-/// Returns a claim of the published study about pages of 16 tokens. The claim uses the comparisons of `paging`. In a
-/// replay of the claim (--replay) the comparison has the claim's own id.
+/// Returns a claim of the published study about pages of 16 tokens. The claim uses the comparisons of `paging`, and
+/// those of `prefill_paging` on whole prompts of at most 2048 tokens and one head, as the study had them. In a replay
+/// of the claim (--replay) the comparison has the claim's own id.
 Claim published_paging(const std::string& id, const std::string& text, const std::string& op, double threshold,
                        const std::string& origin) {
   Claim claim = paging();
@@ -84,7 +85,10 @@ Claim published_paging(const std::string& id, const std::string& text, const std
   claim.gather = [id](const std::vector<Comparison>& comparisons) {
     std::vector<std::vector<const Comparison*>> found;
     for (const Comparison& comparison : comparisons) {
-      const bool own = comparison.hypothesis == "paging" && comparison.contender.integer("page_size") == 16;
+      const Case& config = comparison.contender;
+      const bool prompt = comparison.hypothesis == "prefill_paging" && config.integer("q_heads") == 1 &&
+                          config.integer("q_len") == config.integer("kv_len") && config.integer("kv_len") <= 2048;
+      const bool own = (comparison.hypothesis == "paging" || prompt) && config.integer("page_size") == 16;
       if (own || comparison.hypothesis == id) found.push_back({&comparison});
     }
     return found;

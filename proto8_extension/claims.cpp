@@ -54,6 +54,12 @@ Claim overhead(Hypothesis hypothesis, Takes takes, const std::string& from, cons
           .complete = add_times};
 }
 
+/// Returns the seconds of a result, times `scale`.
+Estimate time_in(double scale, const Evidence& evidence) {
+  const Timing& time = *evidence.results.front()->main_timing();
+  return {scale * time.median_s, scale * time.ci_lo_s, scale * time.ci_hi_s};
+}
+
 /// Returns a claim about the time of an engine's first call. `from` says where the kernel comes from, and `words` says
 /// the same in the conclusion's text.
 Claim first_call(Hypothesis hypothesis, const std::string& from, const std::string& words, Advice advice) {
@@ -61,10 +67,7 @@ Claim first_call(Hypothesis hypothesis, const std::string& from, const std::stri
           .takes = [=](const Measurement& result) { return result.config.text("from") == from; },
           .pick = each,
           .compared = false,
-          .figure = [](const Evidence& evidence) -> Estimate {
-            const Timing& time = *evidence.results.front()->main_timing();
-            return {1e3 * time.median_s, 1e3 * time.ci_lo_s, 1e3 * time.ci_hi_s};
-          },
+          .figure = [](const Evidence& evidence) { return time_in(1e3, evidence); },
           .subject = shape_of,
           .title = "The first call takes {estimate.value:.4g} ms with its kernel " + words,
           .content = "The first call of an engine that is open, with its kernel " + words +
@@ -104,12 +107,32 @@ std::vector<Claim> extension_claims() {
                {"Call PyTorch's operator as it is: a call adds at most {threshold:.3g} us.",
                 "Capture short calls of PyTorch's operator in a graph: a call adds more than {threshold:.3g} us."}),
       overhead(
-          {"copies_overhead", "A bridge that copies costs at least 2 us for 64 tokens of 8 heads.",
+          {"copies_overhead", "A bridge that copies costs at least 2 us for short tensors.",
            "us a call, attn_flash with copies - AttentionLaunch", ">=", 2,
            study + " measured 2 to 17 us for its bridge, most of it copies"},
-          calls("flash", 64), "direct", "copies", "Copying the tensors",
+          [](const Measurement& result) {  // 64 tokens of 8 heads; on one head the lengths of the study
+            const int64_t tokens = result.config.integer("q_len"), heads = result.config.integer("q_heads");
+            return calls("flash", tokens)(result) && (tokens == 64 || (heads == 1 && tokens >= 256));
+          },
+          "direct", "copies", "Copying the tensors",
           {"Share memory (DLPack) and copy nothing: copies of short tensors add at least {threshold:.3g} us to a call.",
            "Expect copies of short tensors to add less than {threshold:.3g} us to a call."}),
+      {.hypothesis = {"dispatch", "A dispatch costs at most 100 us.",
+                      "us a dispatch of a kernel that does nothing, until it is done", "<=", 100,
+                      study + " measured 100 to 200 us unless several are batched"},
+       .takes =
+           [](const Measurement& result) {
+             return calls("empty", one_tile)(result) && result.config.text("path") == "waited";
+           },
+       .pick = each,
+       .compared = false,
+       .figure = [](const Evidence& evidence) { return time_in(1e6, evidence); },
+       .subject = shape_of,
+       .title = "A dispatch takes {estimate.value:.3g} us until it is done",
+       .content = "A launch of a kernel that does nothing, encoded directly, takes {estimate.value:.3g} us "
+                  "({estimate.ci_lo:.3g} to {estimate.ci_hi:.3g}) if each launch is waited for.",
+       .advice = {"Wait for each launch where that is simpler: a dispatch takes at most {threshold:.3g} us.",
+                  "Submit several launches before you wait: a dispatch takes more than {threshold:.3g} us."}},
       {.hypothesis = {"allocations", "A call of attn.h allocates no more than its kernel encoded directly.",
                       "allocations a call, attn_flash - AttentionLaunch", "<=", 0, goal},
        .takes = calls("flash", one_tile),

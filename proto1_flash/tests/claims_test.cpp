@@ -45,6 +45,7 @@ TEST(FlashClaimsTest, OfMadeUpResults) {
       {{"worst_tile", "block_c block_r", "refuted supported", "Do not spend time on the", "Do not take just any tile"},
        {"best_tile", "", "inconclusive supported", "or the next", "Take the best tile: the next"},
        {"default_tile", "block_c block_r", "refuted supported", "Leave the tile to the default", "Name the best tile"},
+       {"tile_16x64", "block_c block_r", "refuted"},
        {"bc80", "block_c block_r", "supported", "Try Bc = 80", "Keep Bc to powers of two"},
        {"wider_heads", "block_c block_r head_dim", "supported", "Prefer few wide heads", "Do not expect wide heads"},
        {"scaling", "", "supported", "grow less than", "grow at least"},

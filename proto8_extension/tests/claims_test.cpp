@@ -38,6 +38,7 @@ TEST(ExtensionClaimsTest, OfMadeUpResults) {
        {"concept_overhead", "path", "supported", "Give backends attention by WithAttention", "Call the engine"},
        {"torch_overhead", "path", "supported", "Call PyTorch's operator as it is", "in a graph"},
        {"copies_overhead", "path", "refuted", "to add less than 2 us", "copy nothing"},
+       {"dispatch", "", "supported", "Wait for each launch", "Submit several launches"},
        {"allocations", "", "refuted", "Call attn.h from code", "Do not call attn.h from code"},
        {"break_even", "path", "refuted", "leave the time of attn.h out", "capture calls of attn.h in a graph"},
        {"first_call_archive", "", "supported", "Ship an archive", "while nobody waits"},
