@@ -25,6 +25,7 @@
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
 #include "findings/kb/pooled_claims.h"
+#include "findings/kb/published.h"
 #include "findings/kb/record_input.h"
 #include "findings/kb/runs.h"
 #include "findings/kb/verify.h"
@@ -416,7 +417,8 @@ int run_check(const Arguments& given) {
 
 int run_pool(const Arguments& given) {
   bool bad = false;
-  for (const Json& claim : pooled_claims(files_or_base(given, bad).list({}))) print(claim);
+  const std::vector<Json> statements = published_statements(source_root());
+  for (const Json& claim : pooled_claims(files_or_base(given, bad).list({}), statements)) print(claim);
   return bad ? 1 : 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "common/records/fields.h"
 #include "common/records/finding.h"
+#include "findings/kb/published.h"
 
 namespace attn::kb {
 namespace {
@@ -91,7 +92,7 @@ std::string title_of(const Told* told, const Json& estimate, const Json& hypothe
   return render(data.at("template").at("title"), data);
 }
 
-Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
+Json pooled_claim(const std::string& key, const std::vector<Told>& all, const std::vector<Json>& statements) {
   const Told& latest = all.back();
   std::vector<const Told*> runs;
   std::map<std::string, size_t> place;  // the index of each run in `runs`; the last finding of a run counts
@@ -137,7 +138,9 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
           {"findings", ids},
           {"others", others},
           {"measured", measured_by(latest.data)},
-          {"wrong", rounded(wrong, 6)}};
+          {"wrong", rounded(wrong, 6)},
+          {"published", published_answers(statements, latest.record->experiment, hypothesis.id,
+                                          latest.data.at("subject"), conclusion)}};
 }
 
 bool is_decided(const Json& claim) { return claim.at("verdict").at("state") != name(State::inconclusive); }
@@ -155,7 +158,7 @@ Doubts doubts_of(const std::vector<Json>& claims) {
 
 }  // namespace
 
-std::vector<Json> pooled_claims(const std::vector<Record>& records) {
+std::vector<Json> pooled_claims(const std::vector<Record>& records, const std::vector<Json>& statements) {
   const Codes codes = codes_of(records);
   std::map<std::string, std::vector<Told>> claims;
   for (const Record& record : records) {
@@ -167,7 +170,7 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
   std::vector<Json> pooled;
   for (auto& [key, all] : claims) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
-    pooled.push_back(pooled_claim(key, all));
+    pooled.push_back(pooled_claim(key, all, statements));
   }
   // discoveries() gets all claims whose verdict may be wrong, decided or not.
   std::vector<Json*> tested;

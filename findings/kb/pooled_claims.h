@@ -25,7 +25,8 @@ namespace attn::kb {
 ///               one session
 ///   advised     whether the advice may be given: the verdict is not inconclusive, and the claim is exact or selected
 ///               by discoveries()
-std::vector<Json> pooled_claims(const std::vector<Record>& records);
+///   published   published_answers() to the `statements` of studies (published.h)
+std::vector<Json> pooled_claims(const std::vector<Record>& records, const std::vector<Json>& statements = {});
 
 /// Selects claims by Benjamini and Hochberg's rule (1997, weighted): the largest set of which a share of at most
 /// `share` is expected to be wrong. `wrong` has the probability that a claim is wrong. The `weights` of the claims that

@@ -202,8 +202,9 @@ def advice(claims):
 
 
 def published():
-    """Returns the studies that others have published. Each study has device, setting, citation, and numbered claims."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(PUBLISHED))]
+    """Returns the studies that others have published. Each study has device, setting, citation, claims (its statements),
+    and the name of its file."""
+    return [{"name": path.stem} | json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(PUBLISHED))]
 
 
 def latest(records, key, time=lambda record: run_of(record)[-1]):
