@@ -30,15 +30,14 @@ double used_s(int who) {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// Says that other programs used cores that the run needed; empty if they did not.
+}  // namespace
+
 std::string sign_of_others(const DeviceInfo& device, int cores, double others) {
   const int units = static_cast<int>(device.units);
   const double overlap = others + units - cores;  // cores that both the run and other programs used
   if (!device.on_host || cores <= 0 || units > cores || overlap <= little_overlap * units) return "";
   return fmt::format("other programs used {:.1f} of {} cores", others, cores);
 }
-
-}  // namespace
 
 CoreTimes core_times() {
   CoreTimes times{.own_s = used_s(RUSAGE_SELF) + used_s(RUSAGE_CHILDREN), .at = std::chrono::steady_clock::now()};

@@ -22,6 +22,9 @@ CoreTimes core_times();
 /// The number of cores that other programs used on average between two readings; 0 if unknown.
 double others(const CoreTimes& begin, const CoreTimes& end);
 
+/// Says that other programs used cores that the run needed, with figures; empty if they did not.
+std::string sign_of_others(const DeviceInfo& device, int cores, double others);
+
 /// Says what disturbed the timing of a case: other programs (as for disturbances()), samples that scatter. Empty if
 /// nothing did, or if the case was not timed.
 std::string disturbance(const DeviceInfo& device, const Measurement& result, int cores, double others);

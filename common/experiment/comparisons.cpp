@@ -21,9 +21,10 @@ std::string describe(const Comparison& comparison, const std::vector<std::string
 
 Comparisons::Comparisons(const Given& given, const Selection& selection, Recorder& recorder, Tasks& tasks)
     : given_(given), selection_(selection), recorder_(recorder), tasks_(tasks) {
-  for (const FigureKind kind : {FigureKind::ratio, FigureKind::share, FigureKind::absolute}) {
-    processes_.spreads[kind] = spread_of(device_name(given.info), given.spec.name, kind);
-  }
+  processes_.prior = [device = device_name(given.info), experiment = given.spec.name](const std::string& hypothesis,
+                                                                                      FigureKind kind) {
+    return spread_of(device, experiment, hypothesis, kind);
+  };
 }
 
 std::vector<Duel> Comparisons::left_of(const std::vector<Duel>& asked, bool of_processes) {
@@ -49,6 +50,7 @@ void Comparisons::keep(const Comparison& comparison, const std::vector<Duel>& as
     });
     comparisons_.push_back(comparison);
     comparisons_.back().hypothesis = duel.hypothesis;
+    pool_parts(comparisons_.back(), processes_.prior(duel.hypothesis, FigureKind::ratio));
   }
 }
 
@@ -123,7 +125,8 @@ void Comparisons::pool_pairs(const std::vector<Tasks::Found>& parts, const std::
     if (of_processes.empty() || !recorder_.was_measured(pair.baseline) || !recorder_.was_measured(pair.contender)) {
       continue;
     }
-    keep_new(compared(of_processes, samples, processes_.spreads[FigureKind::ratio], given_.options.seed), asked);
+    const Spread prior = processes_.prior(pair.hypothesis, FigureKind::ratio);
+    keep_new(compared(of_processes, samples, prior, given_.options.seed), asked);
   }
 }
 

@@ -19,6 +19,7 @@
 #include "common/experiment/environment.h"
 #include "common/experiment/report.h"
 #include "common/experiment/table.h"
+#include "common/records/finding.h"
 
 namespace attn {
 namespace {
@@ -56,6 +57,8 @@ Json Judge::header() const {
                  {"run", recorder_.run()},
                  {"session", recorder_.session()},
                  {"env", environment}};
+  const CoreTimes now = core_times();
+  header["session"]["loaded"] = sign_of_others(given_.info, now.cores, others(started_, now));
   header["id"] = record_id(header);
   return header;
 }
@@ -231,7 +234,7 @@ std::string Judge::verdicts_text(const std::vector<Json>& findings) const {
     const Json& state = data["verdict"]["state"];
     if (state != name(State::inconclusive) && !is_exact(data["estimate"])) {
       ++decided;
-      doubts[measured_by(data)].push_back(1 - finding["confidence"].get<double>());
+      doubts[measured_by(data)].push_back(wrong_of(data));
     }
     if (!selection_.replays_finding()) continue;
     const Json& replayed = selection_.replayed();

@@ -10,6 +10,7 @@
 #include "common/base/text_table.h"
 #include "common/experiment/options.h"
 #include "common/records/case_table.h"
+#include "common/records/finding.h"
 
 namespace attn {
 std::string format_time(const Timing& timing) {
@@ -137,9 +138,9 @@ std::string verdict_text(const Json& finding) {
   // would read as a fact.
   if (state != name(State::supported)) lines.push_back(fmt::format("claimed: \"{}\"", text(hypothesis.at("text"))));
   lines.push_back(text(finding.at("title")));
-  lines.push_back(fmt::format(
-      "{}: {}{}", text(hypothesis.at("metric")), text(data.at("verdict").at("reason")),
-      is_exact(data.at("estimate")) ? "" : fmt::format("; confidence {:.2g}", finding.at("confidence").get<double>())));
+  lines.push_back(
+      fmt::format("{}: {}{}", text(hypothesis.at("metric")), text(data.at("verdict").at("reason")),
+                  is_exact(data.at("estimate")) ? "" : fmt::format("; wrong with probability {:.2g}", wrong_of(data))));
   if (const std::string advice = text(data.at("advice")); !advice.empty()) lines.push_back("advice: " + advice);
   return fmt::format("{:<12} {}{}: {}\n", shown, text(hypothesis.at("id")),
                      subject.empty() ? "" : fmt::format(" ({})", subject),

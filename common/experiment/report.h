@@ -33,8 +33,8 @@ std::string claims_json(const std::string& experiment, const std::vector<Claim>&
 std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                     const DeviceInfo& info, const std::function<const Plan&(const Case&)>& plan);
 
-/// A finding in a few lines: verdict and title; metric, reason and confidence; the advice if there is one. A claim that
-/// is not supported is quoted first.
+/// A finding in a few lines: verdict and title; metric, reason and the probability that the verdict is wrong; the
+/// advice if there is one. A claim that is not supported is quoted first.
 std::string verdict_text(const Json& finding);
 
 }  // namespace attn

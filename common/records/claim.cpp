@@ -55,7 +55,8 @@ std::vector<Evidence> gathered(const Claim& claim, const std::vector<Measurement
         for (const Measurement& result : results) {
           if (result.config != *config) continue;
           if (result.status == "ok") timed = &result;
-          evidence.correct &= result.status == "ok";  // a timed case may have a second record, of a later failure
+          if (result.status == "ok") continue;  // a timed case may have a second record, of a later failure
+          evidence.fault = result.status + ": " + result.reason;
         }
         if (!timed) return;
         evidence.results.push_back(timed);
@@ -83,7 +84,11 @@ std::string_view name(State state) {
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
   const Pooled& estimate = conclusion.estimate;
   const double value = estimate.value, threshold = hypothesis.threshold;
-  if (!conclusion.correct) return {State::inconclusive, "a result that it uses failed its check"};
+  if (!conclusion.correct) {
+    return {State::inconclusive, conclusion.fault.empty()
+                                     ? "a result that it uses failed its check"
+                                     : "a case that it uses has no sound figure, " + conclusion.fault};
+  }
   if (conclusion.exact) {
     const bool held = holds(value, hypothesis.op, threshold);
     return {held ? State::supported : State::refuted,
@@ -117,16 +122,14 @@ Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
           fmt::format("{} {} {} {:.4g}", interval, lo_holds ? "is" : "is not", hypothesis.op, threshold)};
 }
 
-double confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion) {
-  if (!conclusion.correct) return 0;
-  if (conclusion.exact) return 1;
-  if (verdict.state == State::inconclusive) return 0.5;
-  const Pooled& estimate = conclusion.estimate;
-  const double most = conclusion.unlike_throttling ? 0.6
-                      : estimate.machines > 1      ? 1
-                      : estimate.sessions > 1      ? 0.9
-                                                   : 0.8;
-  return std::min(most, same_side(estimate, hypothesis.threshold, conclusion.relative));
+double wrong(const Hypothesis& hypothesis, const Conclusion& conclusion) {
+  if (!conclusion.correct) return 1;
+  return conclusion.exact ? 0 : 1 - same_side(conclusion.estimate, hypothesis.threshold, conclusion.relative);
+}
+
+bool at_power_limit(const Json& clocks) {
+  const Json reasons = clocks.is_object() ? clocks.value("throttle_reasons", Json::array()) : Json::array();
+  return std::ranges::any_of(reasons, [](const Json& reason) { return reason == "software power cap"; });
 }
 
 std::vector<Hypothesis> hypotheses(const std::vector<Claim>& claims) {
@@ -244,8 +247,7 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
   const bool compared = !evidence.comparisons.empty();
   conclusion.exact = claim.exact;
   const FigureKind kind = kind_of(compared, claim.hypothesis.metric);
-  const auto known = processes.spreads.find(kind);
-  conclusion.prior = known == processes.spreads.end() ? Spread{} : known->second;
+  conclusion.prior = processes.prior(claim.hypothesis.id, kind);
   const bool of_ratios = compared && claim.figure && kind != FigureKind::absolute;
   conclusion.relative = claim.hypothesis.threshold > 0 && !of_ratios;
   double largest = std::abs(claim.hypothesis.threshold);
@@ -315,7 +317,8 @@ Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& 
   conclusion.title_unless_supported = claim.title_unless_supported;
   conclusion.content = claim.content;
   conclusion.advice = claim.advice;
-  conclusion.correct = sweep.correct;
+  conclusion.correct = sweep.fault.empty();
+  conclusion.fault = sweep.fault;
   const bool has_figure = claim.figure || !sweep.comparisons.empty();
   const std::vector<Evidence> parts = by_process(claim, sweep, processes);
   if (has_figure) estimate(claim, sweep, parts, processes, conclusion);
@@ -336,6 +339,9 @@ Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& 
     conclusion.compare = *comparison;
   }
   if (!evidence.results.empty()) conclusion.unlike_throttling = !throttled_alike(evidence.results);
+  conclusion.power_capped =
+      std::ranges::any_of(evidence.results, at_power_limit, [](const auto* result) { return result->clocks; }) ||
+      std::ranges::any_of(evidence.comparisons, at_power_limit, [](const auto* pair) { return pair->clocks; });
   conclusion.warm = std::ranges::any_of(parts, ran_warm);
   if (!claim.selection.empty()) conclusion.selection = evidence.results.front()->config.key(claim.selection);
   if (const size_t n = evidence.results.size(); n == 1) {

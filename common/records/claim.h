@@ -74,9 +74,12 @@ struct Conclusion {
   double cv = 0;
   /// True: the device throttled while it ran some of the conclusion's cases, but not while it ran the others.
   bool unlike_throttling = false;
+  /// True: the device held its clocks down at its power limit while it ran some of the conclusion's cases.
+  bool power_capped = false;
   /// True: a memory-bound case ran with warm caches, because no flush works on this device.
   bool warm = false;
-  bool correct = true;  // every measurement that the conclusion uses passed its check
+  bool correct = true;     // every measurement that the conclusion uses has the status ok
+  std::string fault = {};  // if not `correct`: the status and the reason of a measurement that is not ok
   std::optional<Comparison> compare;
   Json values = Json::object();           // all other numbers that the texts use
   std::vector<std::string> measurements;  // ids
@@ -88,16 +91,17 @@ struct Conclusion {
 /// An exact figure needs only correct results. Throws std::invalid_argument for an unknown op.
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 inline constexpr int min_rounds_to_judge = 6;
-/// Returns the probability that the next run's estimate lies on the same side of the threshold, but at most 0.8 with
-/// one session, 0.9 with several sessions of one machine, and 0.6 with `unlike_throttling`. Returns 0 for an incorrect
-/// result, 1 for an exact figure of correct results, and 0.5 for any other inconclusive verdict.
-double confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
+/// Returns the probability that the next run's figure and the estimate lie on different sides of the threshold, also
+/// for an inconclusive verdict: 0 for an exact figure, 1 where a result is not correct.
+double wrong(const Hypothesis& hypothesis, const Conclusion& conclusion);
+/// Whether the clocks of a measurement or of a comparison show that the device reached its power limit.
+bool at_power_limit(const Json& clocks);
 
 /// The results and comparisons of one conclusion.
 struct Evidence {
   Results results;                                  // in a pair the baseline stands before the contender
   std::vector<const Comparison*> comparisons = {};  // of `results`; the finding records the last comparison
-  bool correct = true;                              // all records of the compared cases have status "ok"
+  std::string fault = {};                           // status and reason of a record whose status is not "ok"
   size_t among = 0;                                 // size of the group that the pick is from; 0 with comparisons
 };
 
@@ -152,7 +156,10 @@ std::vector<Case> cases_of_claims(const std::vector<Claim>& claims, const std::v
 /// What other processes measured, and what is known about the spread between them.
 struct Processes {
   std::vector<std::vector<Measurement>> results = {};  // of each process: the cases of cases_of_claims()
-  std::map<FigureKind, Spread> spreads = {};           // priors; a missing entry: Spread{}
+  /// The prior of a hypothesis's figures, by its id.
+  std::function<Spread(const std::string& hypothesis, FigureKind kind)> prior = [](const auto&, FigureKind) {
+    return Spread{};
+  };
 };
 /// Returns the conclusions of all claims. Each figure is pooled from the processes. Without other processes, the
 /// results and comparisons of this process are the only part.

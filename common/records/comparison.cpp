@@ -67,14 +67,19 @@ Comparison compared(std::span<const Comparison> parts, std::span<const PairSampl
   }
   Comparison pooled = parts.front();
   summarize_samples(pooled, all, seed);
-  Session session;
-  for (const Comparison& part : parts) session.push_back(ratio_part(part));
-  const Pooled ratio = pool({&session, 1}, prior, true);
-  pooled.ratio = {ratio.value, ratio.ci_lo, ratio.ci_hi};
   pooled.process = 1;
   pooled.parts.assign(parts.begin(), parts.end());
-  pooled.prior = prior;
+  pool_parts(pooled, prior);
   return pooled;
+}
+
+void pool_parts(Comparison& comparison, const Spread& prior) {
+  if (comparison.parts.empty()) return;
+  Session session;
+  for (const Comparison& part : comparison.parts) session.push_back(ratio_part(part));
+  const Pooled ratio = pool({&session, 1}, prior, true);
+  comparison.ratio = {ratio.value, ratio.ci_lo, ratio.ci_hi};
+  comparison.prior = prior;
 }
 
 Part ratio_part(const Comparison& comparison) {

@@ -51,6 +51,9 @@ Comparison compared(const Case& baseline, const Case& contender, const PairSampl
 Comparison compared(std::span<const Comparison> parts, std::span<const PairSamples> samples, const Spread& prior,
                     uint64_t seed);
 
+/// Sets the ratio to the pooled ratio of the parts, with this prior. A comparison without parts stays as it is.
+void pool_parts(Comparison& comparison, const Spread& prior);
+
 /// Returns the ratio of a comparison by one process, as a part for pool().
 Part ratio_part(const Comparison& comparison);
 

@@ -74,6 +74,7 @@ Json estimate_json(const Conclusion& conclusion) {
   Json json = conclusion.estimate;
   json["scale"] = conclusion.exact ? "exact" : conclusion.relative ? "log" : "linear";
   to_json(json, conclusion);
+  json["power_capped"] = conclusion.power_capped;
   return json;
 }
 
@@ -86,7 +87,17 @@ Conclusion conclusion_of(const Json& data) {
   conclusion.relative = estimate.at("scale") == "log";
   conclusion.exact = is_exact(estimate);
   conclusion.correct = data.at("correct");
+  conclusion.fault = data.value("fault", "");
+  conclusion.power_capped = estimate.value("power_capped", false) ||
+                            at_power_limit(value_at(data, "/compare/clocks"));  // older findings have no such field
   return conclusion;
+}
+
+double wrong_of(const Json& data) {
+  const Conclusion conclusion = conclusion_of(data);
+  if (!conclusion.exact && !(conclusion.estimate.freedom > 0)) return 1;
+  const double found = wrong(data.at("hypothesis").get<Hypothesis>(), conclusion);
+  return found >= 0 && found <= 1 ? found : 1;
 }
 
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,
@@ -108,6 +119,7 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
                {"estimate", estimate_json(conclusion)},
                {"parts", conclusion.parts},
                {"correct", conclusion.correct},
+               {"fault", conclusion.fault},
                {"compare", conclusion.compare ? to_json(*conclusion.compare) : Json(nullptr)},
                {"values", conclusion.values},
                {"measurements", conclusion.measurements},
@@ -123,7 +135,7 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
       {"title", render(title, data)},
       {"content", render(conclusion.content, data)},
       {"tags", conclusion.tags},
-      {"confidence", confidence(hypothesis, verdict, conclusion)},
+      {"wrong", wrong(hypothesis, conclusion)},
       {"source", "attention-proto/" + experiment},
       {"schema", "finding/2"},
       {"id", ""},

@@ -24,9 +24,12 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
 /// The object `estimate` of a finding.
 Json estimate_json(const Conclusion& conclusion);
 
-/// Returns what judge() and confidence() need, from the field `data` of a finding. Throws Json::exception for a missing
+/// Returns what judge() and wrong() need, from the field `data` of a finding. Throws Json::exception for a missing
 /// field or a wrong type.
 Conclusion conclusion_of(const Json& data);
+
+/// wrong() of the finding whose field is `data`; 1 where it cannot be computed. Throws as conclusion_of() does.
+double wrong_of(const Json& data);
 
 /// Whether a figure is exact: a count or a number of bytes. `estimate` is the object of a finding or of a pooled claim.
 bool is_exact(const Json& estimate);
@@ -50,8 +53,8 @@ void join_runs(std::vector<Json>& records);
 /// thresholds. `data` is the field `data` of a finding, before or after join_runs().
 std::string measured_by(const Json& data);
 
-/// By measured_by(), the doubts about the findings' verdicts. A doubt is 1 - the confidence of a decided verdict; a
-/// verdict on an exact figure has no doubt.
+/// By measured_by(), the doubts about the findings' verdicts. A doubt is wrong() of a decided verdict; a verdict on an
+/// exact figure has no doubt.
 using Doubts = std::map<std::string, std::vector<double>>;
 /// Returns the expected number of wrong verdicts, where the verdicts under one key count as one: the sum of the means
 /// of each key's doubts.

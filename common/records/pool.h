@@ -27,10 +27,10 @@ struct Part {
 /// The parts of one run's processes; at least one.
 using Session = std::vector<Part>;
 
-/// The prior: what is known about sigma before a run.
+/// The prior: what is known about sigma before a run. The default of `freedom` holds for all fitted spreads (spread.h).
 struct Spread {
   double scale = 0.05;  // the typical size of sigma, as a fraction of the figure
-  double freedom = 2;   // the weight of `scale`, in degrees of freedom
+  double freedom = 3;   // the weight of `scale`, in degrees of freedom
   double between = 2;   // the variance between sessions / the variance between the processes of a session
 };
 

@@ -1,6 +1,5 @@
 #include "common/records/spread.h"
 
-#include <algorithm>
 #include <set>
 #include <string_view>
 
@@ -37,30 +36,24 @@ FigureKind kind_of(bool compared, const std::string& metric) {
   return compared ? FigureKind::ratio : FigureKind::share;
 }
 
-Spread default_spread(const std::string& device) {
-  return {.scale = kind_of_device(device) == "cuda" ? 0.01 : 0.05, .freedom = 2};
-}
-
-Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment, FigureKind kind) {
-  const Spread otherwise = default_spread(device);
-  for (const auto& [owner, experiment_or_all] :
-       {std::pair{without_units(device), experiment}, std::pair{without_units(device), std::string("*")},
-        std::pair{kind_of_device(device), std::string("*")}}) {
-    const Json::json_pointer place = Json::json_pointer() / owner / experiment_or_all / name(kind);
-    if (!fitted.contains(place)) continue;
-    const double freedom = fitted[place].at("freedom");
-    return {.scale = fitted[place].at("scale"),
-            .freedom = experiment_or_all == experiment ? freedom : std::min(freedom, otherwise.freedom)};
+Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment,
+                 const std::string& hypothesis, FigureKind kind) {
+  const std::string all = kind_of_device(device), claim = experiment + "/" + hypothesis;
+  for (const auto& [owner, topic] : {std::pair{without_units(device), claim}, std::pair{all, claim},
+                                     std::pair{all, experiment}, std::pair{all, std::string("*")}}) {
+    const Json::json_pointer place = Json::json_pointer() / "spread" / owner / topic / name(kind);
+    if (fitted.contains(place)) return {.scale = fitted[place].at("scale")};
   }
-  return otherwise;
+  return {.scale = all == "cuda" ? 0.01 : 0.05};
 }
 
-Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind) {
+Spread spread_of(const std::string& device, const std::string& experiment, const std::string& hypothesis,
+                 FigureKind kind) {
   static const Json fitted = [] {
     const Json read = parse_json(read_file(source_root() + "/findings/spread.json").value_or("{}"), false);
     return read.is_object() ? read : Json::object();
   }();
-  return spread_in(fitted, device, experiment, kind);
+  return spread_in(fitted, device, experiment, hypothesis, kind);
 }
 
 }  // namespace attn

@@ -17,19 +17,18 @@ enum class FigureKind { ratio, share, absolute };
 /// the machine slows both cases down, and so enlarges the difference.
 FigureKind kind_of(bool compared, const std::string& metric);
 
-/// Returns the spread to assume without any record: scale 0.01 for an NVIDIA GPU, else 0.05, with 2 degrees of freedom.
-Spread default_spread(const std::string& device);
-
-/// Returns the spread of an experiment's figures on a device, from the content of a spread.json. `device` is the name
-/// in findings, with or without ", N units". Takes the entry of the device and the experiment, else of the device
-/// (experiment "*"), else of the kind of device ("cpu", "cuda"), else default_spread(). The entries of experiment "*"
-/// count with at most 2 degrees of freedom, so that the processes of a run soon outweigh the entry. Throws
-/// Json::exception for an entry without scale or freedom.
-Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment, FigureKind kind);
+/// Returns the spread of a hypothesis's figures on a device, from the content of a spread.json. `device` is the name in
+/// findings, with or without ", N units"; an empty hypothesis stands for the whole experiment. Takes the first of these
+/// entries that is there: the hypothesis on the device; the hypothesis, the experiment, and all experiments ("*") on
+/// all devices of the kind ("cpu", "cuda"). Without an entry the scale is 0.01 for an NVIDIA GPU, else 0.05. The
+/// degrees of freedom are always those of Spread{}. Throws Json::exception for an entry without a scale.
+Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment,
+                 const std::string& hypothesis, FigureKind kind);
 
 /// Returns spread_in() of findings/spread.json in source_root(), which is read once. A missing or unreadable file
 /// counts as empty.
-Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind);
+Spread spread_of(const std::string& device, const std::string& experiment, const std::string& hypothesis,
+                 FigureKind kind);
 
 /// A device's name without its number of units: "NVIDIA H200" for "NVIDIA H200, 132 units".
 std::string without_units(const std::string& device);

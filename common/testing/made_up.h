@@ -23,8 +23,7 @@ inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double
 
 /// Returns Processes with so small a spread that judge() decides about made-up comparisons.
 inline Processes steady_processes() {
-  const Spread little{1e-4, 30};
-  return {.spreads = {{FigureKind::ratio, little}, {FigureKind::share, little}, {FigureKind::absolute, little}}};
+  return {.prior = [](const auto&, FigureKind) { return Spread{1e-4, 30}; }};
 }
 
 }  // namespace attn::test

@@ -49,7 +49,7 @@ constexpr Command commands[] = {
     {"list", run_list, "print one line per record, in order of arrival"},
     {"stats", run_stats, "print numbers of records by kind, verdict, device and so on"},
     {"verify", run_verify,
-     "render every finding's text again, compute verdicts and confidence again, check ids, schema and units; list "
+     "render every finding's text again, compute verdicts again, check ids, schema and units; list "
      "contradicting findings, and findings whose kernels have changed since the measurement"},
     {"check", run_check, "check record files that another program wrote: one line per bad record"},
     {"pool", run_pool,
@@ -58,8 +58,9 @@ constexpr Command commands[] = {
     {"advice", run_advice,
      "print the advice of those pooled claims of which at most 5 % are expected to have a wrong verdict"},
     {"fit", run_fit,
-     "fit the spread between runs to recorded runs, per device, experiment and kind of figure; write "
-     "findings/spread.json, which new runs read"},
+     "fit the spread between runs to recorded runs, per device, hypothesis and kind of figure, and test how many "
+     "figures "
+     "lie in the intervals of the other runs; write findings/spread.json, which new runs read"},
     {"interval", run_interval,
      "answer each line of JSON with a line of JSON: {\"count\": K, \"total\": N} with the exact 95 % interval of the "
      "share K / N (ci_lo, ci_hi), {\"probability\": P, \"freedom\": F} with the quantile of Student's t distribution"},
@@ -91,6 +92,7 @@ const Option options[] = {
      true},
     {" show ", "ID", "", "the id of a record, or its first digits; or the claim_key of a finding", &A::id, true},
     {" verify pool ", "FILE", "", "take these record files in place of the knowledge base", &A::files},
+    {" pool ", "--loaded", "", "pool the runs on loaded machines in place of those on quiet machines", &A::loaded},
     {" verify ", "--strict", "", "exit 1 also for contradictions and stale findings", &A::strict},
     {" check ", "FILE", "", "record files", &A::files, true},
     {" fit ", "FILE", "", "record files; default: findings/recorded of the source tree", &A::files},
@@ -116,8 +118,8 @@ const Option options[] = {
     {" search list export advice ", "--device", "D", "only records of devices whose name contains D", &A::device},
     {" search list export advice compare ", "--proto", "P",
      "only records of experiments whose name begins with P: proto1", &A::experiment},
-    {" search list export ", "--min-confidence", "C", "only records with this confidence or more, 0 to 1",
-     &A::min_confidence},
+    {" search list export ", "--max-wrong", "P", "only findings whose verdict is wrong with at most this probability",
+     &A::max_wrong},
     {" list export ", "--kind", "K", "only finding, measurement or run", &A::kind, false, " finding measurement run "},
     {" search list export ", "--limit", "N", "at most N records", &A::limit}};
 

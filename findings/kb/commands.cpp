@@ -113,7 +113,7 @@ Json summary_of(const Record& record) {
   if (record.kind == "run") json["run"] = record.run_id();
   if (record.kind == "measurement") json["case"] = record.json().at("case");
   if (record.kind == "finding") {
-    json["confidence"] = record.confidence;
+    json["wrong"] = record.wrong;
     json["title"] = record.title;
   }
   json["ts"] = record.ts;
@@ -154,7 +154,7 @@ constexpr Shown shown_rows[] = {
      "{data.hypothesis.text} {data.hypothesis.metric} {data.hypothesis.op} {data.hypothesis.threshold}"},
     {"finding", "origin", "{data.hypothesis.origin}"},
     {"finding", "verdict", "{data.verdict.state}: {data.verdict.reason}"},
-    {"finding", "confidence", "{confidence}"},
+    {"finding", "wrong", "{wrong}"},
     {"finding", "estimate",
      "{data.estimate.value:.4g}, next run [{data.estimate.next_lo:.4g}, {data.estimate.next_hi:.4g}], "
      "{data.estimate.processes} processes, {data.estimate.sessions} sessions"},
@@ -273,7 +273,7 @@ int run_search(const Arguments& given) {
       continue;
     }
     print(fmt::format("{}  {} {} {}  {}\n    {}\n", record.id, record.experiment,
-                      printable(record.topic + " " + record.state), confidence_text(record),
+                      printable(record.topic + " " + record.state), wrong_text(record),
                       printable(fmt::format("{} ({})", record.title, with_one_unit(record.device))),
                       printable(snippet)));
   }
@@ -294,7 +294,7 @@ int run_show(const Arguments& given) {
     if (const Json config = value_at(json, place); config.is_object())
       json[Json::json_pointer(place)] = Case::from_json(config).key();
   }
-  if (record.exact()) json["confidence"] = confidence_text(record);
+  if (record.kind == "finding") json["wrong"] = wrong_text(record);
   Rows rows = {{"id", record.id}, {"kind", record.kind}};
   const auto add = [&](const std::string& name, const char* text, const Json& data) {
     try {
@@ -321,7 +321,7 @@ int run_list(const Arguments& given) {
     } else {
       rows.push_back({record.id, record.kind,
                       printable(record.experiment + (record.topic.empty() ? "" : "/" + record.topic)), record.state,
-                      confidence_text(record), printable(with_one_unit(record.device)), headline(record)});
+                      wrong_text(record), printable(with_one_unit(record.device)), headline(record)});
     }
   }
   print(text_table(rows, Align::left));
@@ -418,7 +418,7 @@ int run_check(const Arguments& given) {
 int run_pool(const Arguments& given) {
   bool bad = false;
   const std::vector<Json> statements = published_statements(source_root());
-  for (const Json& claim : pooled_claims(files_or_base(given, bad).list({}), statements)) print(claim);
+  for (const Json& claim : pooled_claims(files_or_base(given, bad).list({}), given.loaded, statements)) print(claim);
   return bad ? 1 : 0;
 }
 
@@ -457,14 +457,14 @@ int run_fit(const Arguments& given) {
   require_output(given.out, files);
   bool bad = false;
   const Json fitted = fit_spreads(of_files(files, bad).list({}));
-  const std::string text = fitted.dump(2) + "\n";
+  const std::string text = given.json ? fitted.dump() + "\n" : spread_text(fitted);
   const std::string out = given.out.empty() ? own : given.out;
   if (out == "-") {
     print(text);
   } else if (!PendingFile(out).write(text)) {
     throw std::runtime_error(fmt::format("{}: cannot be written", out));
   } else if (!given.json) {
-    print(fmt::format("{}: {} devices and kinds of device\n", out, fitted.size()));
+    print(fmt::format("{}: {} devices and kinds of device\n", out, fitted.at("spread").size()));
   }
   return bad ? 1 : 0;
 }

@@ -14,7 +14,7 @@ struct Arguments : Filter {
   bool json = false;
   std::vector<std::string> files, words;
   std::string id, file;
-  bool strict = false;
+  bool strict = false, loaded = false;
   std::string format = "jsonl", skill = "gpu-perf";
   std::string a, b, by = "file", out;
   double floor_percent = 2;

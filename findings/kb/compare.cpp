@@ -189,7 +189,9 @@ std::vector<std::string> notes_about_machines(const Side& a, const Side& b) {
 
 /// Of two devices, the larger spread counts.
 Spread spread_between(const Compared& pair) {
-  const auto of = [&](const std::string& device) { return spread_of(device, pair.experiment, FigureKind::absolute); };
+  const auto of = [&](const std::string& device) {
+    return spread_of(device, pair.experiment, "", FigureKind::absolute);
+  };
   const Spread a = of(pair.device_a), b = of(pair.device_b);
   return a.scale < b.scale ? b : a;
 }

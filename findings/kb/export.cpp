@@ -15,9 +15,9 @@ namespace {
 
 struct Level {
   std::string_view word;
-  double confidence;  // the least confidence with this word
+  double wrong;  // the largest probability of a wrong verdict with this word
 };
-constexpr Level levels[] = {{"verified", 0.95}, {"high", 0.8}, {"medium", 0.6}, {"low", 0.5}, {"unverified", 0}};
+constexpr Level levels[] = {{"verified", 0.01}, {"high", 0.05}, {"medium", 0.2}, {"low", 0.5}, {"unverified", 1}};
 
 std::vector<std::string> tags_of(const Json& json) {
   return json.value("tags", Json::array()).get<std::vector<std::string>>();
@@ -58,9 +58,10 @@ std::string citation(const Record& record, const Json& json) {
   const Json& data = json.at("data");
   const std::string replay = text_at(data, "/run/replay");
   return printable(fmt::format(
-      "{}. {}: {}, {} {} {:g}: {}; confidence {}. {}, {}, {}, commit {}. attention-proto finding {}; replay: {}",
+      "{}. {}: {}, {} {} {:g}: {}; wrong with probability {}. {}, {}, {}, commit {}. attention-proto finding {}; "
+      "replay: {}",
       record.title, text_at(data, "/hypothesis/metric"), interval(data), record.state, text_at(data, "/hypothesis/op"),
-      data.at("hypothesis").at("threshold").get<double>(), text_at(data, "/verdict/reason"), confidence_text(record),
+      data.at("hypothesis").at("threshold").get<double>(), text_at(data, "/verdict/reason"), wrong_text(record),
       record.experiment, with_one_unit(record.device), record.ts, short_commit(data), record.id,
       replay.empty() ? fmt::format("{} --replay {}", record.experiment, record.id) : replay));
 }
@@ -84,8 +85,8 @@ std::string to_markdown(const std::vector<Record>& records) {
           "");
     }
     sections[place->second].second +=
-        fmt::format("- **{}** ({}, {}, confidence {}) {} {}, {}, `{}`\n", escaped(record.title), record.state,
-                    interval(json.at("data")), confidence_text(record), escaped(text_at(json, "/content")),
+        fmt::format("- **{}** ({}, {}, wrong with probability {}) {} {}, {}, `{}`\n", escaped(record.title),
+                    record.state, interval(json.at("data")), wrong_text(record), escaped(text_at(json, "/content")),
                     escaped(with_one_unit(record.device)), record.ts, record.id);
   }
   std::string text = "# Findings\n";
@@ -95,7 +96,7 @@ std::string to_markdown(const std::vector<Record>& records) {
 
 std::string to_csv(const std::vector<Record>& records) {
   std::string text =
-      "id,kind,domain,experiment,topic,device,subject,title,content,state,confidence,value,ci_lo,ci_hi,aa_floor,cv,ts,"
+      "id,kind,domain,experiment,topic,device,subject,title,content,state,wrong,value,ci_lo,ci_hi,aa_floor,cv,ts,"
       "tags,source\r\n";
   for (const Record& record : records) {
     const Json json = record.json();
@@ -103,11 +104,11 @@ std::string to_csv(const std::vector<Record>& records) {
     const auto figure = [&](const char* key) { return estimate.contains(key) ? estimate[key].dump() : std::string(); };
     const std::string subject =
         record.kind == "measurement" ? Case::from_json(json.at("case")).key() : text_at(json, "/data/subject");
-    const std::string confidence = record.kind == "finding" ? fmt::format("{:.2g}", record.confidence) : "";
+    const std::string wrong = record.kind == "finding" ? fmt::format("{:.2g}", record.wrong) : "";
     std::vector<std::string> fields;
     for (const std::string& field :
          {record.id, record.kind, text_at(json, "/domain"), record.experiment, record.topic, record.device, subject,
-          record.title, text_at(json, "/content"), record.state, confidence, figure("value"), figure("ci_lo"),
+          record.title, text_at(json, "/content"), record.state, wrong, figure("value"), figure("ci_lo"),
           figure("ci_hi"), figure("floor"), figure("cv"), record.ts, fmt::format("{}", fmt::join(tags_of(json), " ")),
           text_at(json, "/source")}) {
       fields.push_back(csv_field(field));
@@ -122,8 +123,7 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
   for (const Record& record : records) {
     if (record.kind != "finding") continue;
     const Json json = record.joined();
-    const auto level =
-        std::ranges::find_if(levels, [&](const Level& one) { return record.confidence >= one.confidence; });
+    const auto level = std::ranges::find_if(levels, [&](const Level& one) { return record.wrong <= one.wrong; });
     // The URL names the finding's experiment and its id, so that a reader can replay the finding.
     std::vector<std::string> words = {
         "kb",
@@ -143,9 +143,9 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
   return text;
 }
 
-std::string confidence_text(const Record& record) {
+std::string wrong_text(const Record& record) {
   if (record.kind != "finding") return "";
-  return record.exact() ? "exact" : fmt::format("{:.2g}", record.confidence);
+  return record.exact() ? "exact" : fmt::format("{:.2g}", record.wrong);
 }
 
 }  // namespace attn::kb

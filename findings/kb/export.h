@@ -21,7 +21,8 @@ std::string to_csv(const std::vector<Record>& records);
 /// unverified. EVIDENCE cites the finding with the command that measures it again. Control characters become blanks.
 std::string to_gpu_forge(const std::vector<Record>& records, const std::string& skill);
 
-/// The confidence of a finding for readers, "exact" for a finding about an exact figure. Empty for other records.
-std::string confidence_text(const Record& record);
+/// The probability that a finding's verdict is wrong for readers, "exact" for a finding about an exact figure. Empty
+/// for other records.
+std::string wrong_text(const Record& record);
 
 }  // namespace attn::kb

@@ -25,7 +25,7 @@ struct Told {
 Conclusion pooled_conclusion(const std::vector<const Told*>& runs) {
   const Told& latest = *runs.back();
   Conclusion conclusion;
-  conclusion.prior = spread_of(latest.record->device, latest.record->experiment, latest.run.kind);
+  conclusion.prior = spread_of(latest.record->device, latest.record->experiment, latest.record->topic, latest.run.kind);
   conclusion.exact = true;
   conclusion.unit = 0;
   std::vector<Session> sessions;
@@ -36,10 +36,12 @@ Conclusion pooled_conclusion(const std::vector<const Told*>& runs) {
     conclusion.parts.insert(conclusion.parts.end(), told->run.session.begin(), told->run.session.end());
     const Json& estimate = told->data.at("estimate");
     floors.push_back(estimate.at("floor"));
-    conclusion.exact &= told->run.exact && estimate.at("value") == latest.data.at("estimate").at("value");
+    conclusion.exact &= told->run.exact;  // with an equal value: see Run::conditions
     conclusion.relative &= told->run.relative;
     conclusion.unit = std::max(conclusion.unit, told->run.unit);
     conclusion.correct &= told->data.at("correct").get<bool>();
+    if (!told->data.at("correct")) conclusion.fault = told->data.value("fault", "");
+    conclusion.power_capped |= told->run.power_capped;
     conclusion.unlike_throttling |= estimate.at("unlike_throttling").get<bool>();
     conclusion.warm |= estimate.at("warm").get<bool>();
     conclusion.cv = std::max(conclusion.cv, estimate.at("cv").get<double>());
@@ -92,8 +94,13 @@ std::string title_of(const Told* told, const Json& estimate, const Json& hypothe
   return render(data.at("template").at("title"), data);
 }
 
-Json pooled_claim(const std::string& key, const std::vector<Told>& all, const std::vector<Json>& statements) {
-  const Told& latest = all.back();
+/// `all` is sorted by time. Without a run of the wanted kind, loaded or quiet, there is no claim: null.
+Json pooled_claim(const std::string& key, const std::vector<Told>& all, bool loaded,
+                  const std::vector<Json>& statements) {
+  const auto wanted =
+      std::find_if(all.rbegin(), all.rend(), [&](const Told& told) { return told.run.loaded == loaded; });
+  if (wanted == all.rend()) return nullptr;
+  const Told& latest = *wanted;
   std::vector<const Told*> runs;
   std::map<std::string, size_t> place;  // the index of each run in `runs`; the last finding of a run counts
   for (const Told& told : all) {
@@ -116,8 +123,6 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all, const st
   for (const Told& each : all) {
     if (std::ranges::find(ids, Json(each.record->id)) == ids.end()) others.push_back(each.record->id);
   }
-  const double wrong =
-      conclusion.exact ? 0 : 1 - same_side(conclusion.estimate, hypothesis.threshold, conclusion.relative);
   const Json advice = verdict.state == State::inconclusive || !told ? Json("") : told->data.at("advice");
   return {{"schema", "pooled/1"},
           {"claim_key", key},
@@ -131,14 +136,14 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all, const st
           {"title", title_of(told, estimate, latest.data.at("hypothesis"))},
           {"verdict", {{"state", state}, {"reason", verdict.reason}}},
           {"advice", advice},
-          {"confidence", rounded(confidence(hypothesis, verdict, conclusion), 6)},
           {"estimate", short_estimate(estimate)},
           {"latest", latest.record->id},
           {"ts", latest.record->ts},
           {"findings", ids},
           {"others", others},
           {"measured", measured_by(latest.data)},
-          {"wrong", rounded(wrong, 6)},
+          {"power_capped", conclusion.power_capped},
+          {"wrong", rounded(wrong(hypothesis, conclusion), 6)},
           {"published", published_answers(statements, latest.record->experiment, hypothesis.id,
                                           latest.data.at("subject"), conclusion)}};
 }
@@ -151,26 +156,26 @@ Doubts doubts_of(const std::vector<Json>& claims) {
   Doubts doubts;
   for (const Json& claim : claims) {
     if (!is_decided(claim) || is_certain(claim)) continue;
-    doubts[claim.at("measured")].push_back(1 - claim.at("confidence").get<double>());
+    doubts[claim.at("measured")].push_back(claim.at("wrong").get<double>());
   }
   return doubts;
 }
 
 }  // namespace
 
-std::vector<Json> pooled_claims(const std::vector<Record>& records, const std::vector<Json>& statements) {
-  const Codes codes = codes_of(records);
+std::vector<Json> pooled_claims(const std::vector<Record>& records, bool loaded, const std::vector<Json>& statements) {
+  const Rans rans = rans_of(records);
   std::map<std::string, std::vector<Told>> claims;
   for (const Record& record : records) {
     if (record.kind != "finding") continue;
     Json joined = record.joined();
-    Run run = run_of(record, joined, codes);
+    Run run = run_of(record, joined, rans);
     claims[record.claim_key].push_back({&record, std::move(joined.at("data")), std::move(run)});
   }
   std::vector<Json> pooled;
   for (auto& [key, all] : claims) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
-    pooled.push_back(pooled_claim(key, all, statements));
+    if (Json claim = pooled_claim(key, all, loaded, statements); !claim.is_null()) pooled.push_back(std::move(claim));
   }
   // discoveries() gets all claims whose verdict may be wrong, decided or not.
   std::vector<Json*> tested;

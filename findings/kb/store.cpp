@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t application_id = 0x41746b62;  // "Atkb", in the head of the file
-constexpr int64_t layout_version = 3;           // 2: with notes
+constexpr int64_t layout_version = 4;           // 3: with confidence
 // Another process may ingest a large file in one transaction.
 constexpr int busy_timeout_ms = 60'000;
 constexpr int most_depth = 64;                 // of a record
@@ -41,7 +41,7 @@ CREATE TABLE records(
   topic TEXT NOT NULL,
   claim_key TEXT NOT NULL,
   state TEXT NOT NULL,
-  confidence REAL NOT NULL,
+  wrong REAL NOT NULL,
   ts TEXT NOT NULL,
   title TEXT NOT NULL,
   line TEXT NOT NULL);
@@ -50,7 +50,7 @@ CREATE VIRTUAL TABLE words USING fts5(title, content, tags, about, tokenize = "u
 )sql";
 
 constexpr std::string_view columns =
-    "records.number, id, kind, experiment, device, topic, claim_key, state, ts, records.title, line, confidence";
+    "records.number, id, kind, experiment, device, topic, claim_key, state, ts, records.title, line, wrong";
 
 Record record_of(const Statement& row) {
   return {.number = row.integer(0),
@@ -64,13 +64,13 @@ Record record_of(const Statement& row) {
           .ts = row.text(8),
           .title = row.text(9),
           .line = row.text(10),
-          .confidence = row.real(11)};
+          .wrong = row.real(11)};
 }
 
-/// A filter as a condition over `records`, with the parameters kind, device, experiment and confidence.
+/// A filter as a condition over `records`, with the parameters kind, device, experiment and wrong.
 constexpr std::string_view condition =
     "(?1 = '' OR kind = ?1) AND (?2 = '' OR instr(lower(device), lower(?2)) > 0) AND "
-    "(?3 = '' OR substr(experiment, 1, length(?3)) = ?3) AND confidence >= ?4";
+    "(?3 = '' OR substr(experiment, 1, length(?3)) = ?3) AND wrong <= ?4";
 
 /// An FTS5 expression that matches records with all words of the query. FTS5 never takes quoted words for syntax. A
 /// word with a star at its end matches all words that begin with it.
@@ -289,12 +289,12 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
     if (!name.empty() && units.is_number_integer()) device += fmt::format(", {} units", units.get<int64_t>());
   }
   Statement row = database_.prepare(
-      "INSERT INTO records(id, kind, experiment, device, topic, claim_key, state, confidence, ts, title, line) "
+      "INSERT INTO records(id, kind, experiment, device, topic, claim_key, state, wrong, ts, title, line) "
       "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
   row.bind(id, kind, text_at(record, finding ? "/data/experiment" : "/experiment"), device,
            text_at(record, "/data/hypothesis/id"), of_a_run ? key_of_run(run_id) : text_at(record, "/claim_key"),
-           text_at(record, finding ? "/data/verdict/state" : "/status"), record.value("confidence", 0.0), ts,
-           text_at(record, "/title"), line);
+           text_at(record, finding ? "/data/verdict/state" : "/status"), finding ? wrong_of(record.at("data")) : 0.0,
+           ts, text_at(record, "/title"), line);
   row.step();
   const int64_t number = database_.last_row();
   if (of_a_run) set_times(run_id, ts);
@@ -364,7 +364,7 @@ std::vector<Match> Store::search(const std::string& query, const Filter& filter)
                   "FROM words JOIN records ON records.number = words.rowid "
                   "WHERE words MATCH ?6 AND {} ORDER BY score, records.number LIMIT ?5",
                   columns, condition));
-  rows.bind(filter.kind, filter.device, filter.experiment, filter.min_confidence, filter.limit, expression);
+  rows.bind(filter.kind, filter.device, filter.experiment, filter.max_wrong, filter.limit, expression);
   std::vector<Match> matches;
   while (rows.step()) matches.push_back({record_of(rows), -rows.real(12), rows.text(13)});
   return matches;
@@ -386,7 +386,7 @@ std::optional<Record> Store::first(std::string_view where, const std::string& va
 
 std::vector<Record> Store::list(const Filter& filter) const {
   std::vector<Record> records = select(fmt::format("{} ORDER BY number LIMIT ?5", condition), filter.kind,
-                                       filter.device, filter.experiment, filter.min_confidence, filter.limit);
+                                       filter.device, filter.experiment, filter.max_wrong, filter.limit);
   add_headers(records);
   return records;
 }
@@ -440,8 +440,6 @@ Json Store::stats() const {
           {"records", counts("kind", "true")},
           {"findings",
            {{"by_verdict", counts("state", "kind = 'finding'")},
-            {"by_confidence",
-             counts("CASE confidence WHEN 1 THEN 'exact' ELSE round(confidence, 2) END", "kind = 'finding'")},
             {"by_experiment", counts("experiment", "kind = 'finding'")},
             {"by_device", counts("device", "kind = 'finding'")}}},
           {"measurements",

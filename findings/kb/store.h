@@ -27,22 +27,22 @@ struct Filter {
   std::string kind = {};        // finding, measurement or run
   std::string device = {};      // a part of the device's name; case does not matter
   std::string experiment = {};  // the beginning of the experiment's name: "proto1"
-  double min_confidence = 0;
-  int64_t limit = -1;  // negative: no limit
+  double max_wrong = 1;         // of a finding
+  int64_t limit = -1;           // negative: no limit
 };
 
 struct Record {
   int64_t number = 0;  // order of arrival
   // `topic` of a finding is the id of its hypothesis. `state` is a finding's verdict or a measurement's status.
   std::string id, kind, experiment, device, topic, claim_key, state, ts, title, line;
-  double confidence = 0;                    // 1 for an exact finding
+  double wrong = 0;                         // of a finding: wrong() of its estimate (common/records/claim.h)
   std::shared_ptr<const Json> header = {};  // the run's header (run/1), for a finding; null if missing
   Json json() const { return parse_json(line); }
   /// For a finding, adds the objects data.run and data.env from `header`.
   Json joined() const;
   /// The id of the record's run.
   std::string run_id() const;
-  bool exact() const { return kind == "finding" && confidence == 1 && is_exact(json().at("data").at("estimate")); }
+  bool exact() const { return kind == "finding" && wrong == 0 && is_exact(json().at("data").at("estimate")); }
 };
 
 /// `kind` is the record's kind: "finding", "measurement" or "run".

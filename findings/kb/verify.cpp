@@ -142,7 +142,8 @@ void verify_finding(const Json& record, Problems& problems) {
   }
   const Verdict verdict = judge(hypothesis, conclusion);
   verify_verdict(data, verdict, problems);
-  expect("confidence", record.at("confidence").get<double>(), confidence(hypothesis, verdict, conclusion), problems);
+  if (record.contains("wrong"))  // older findings have no such field
+    expect("wrong", record.at("wrong").get<double>(), wrong(hypothesis, conclusion), problems);
   const Json& compare = data.at("compare");
   expect("claim_key", record.at("claim_key"),
          claim_key(data.at("experiment"), hypothesis, data.at("device"), data.at("subject"),
@@ -215,10 +216,10 @@ bool opposed(const auto& all) {
 }
 
 /// Why some of these findings of one claim are supported and others refuted.
-Opposition opposition(const std::vector<Record>& findings, const Codes& codes) {
+Opposition opposition(const std::vector<Record>& findings, const Rans& rans) {
   std::map<std::string, std::vector<Run>> alike;  // runs with the same code and conditions
   for (const Record& finding : findings) {
-    Run run = run_of(finding, finding.joined(), codes);
+    Run run = run_of(finding, finding.joined(), rans);
     alike[run.conditions + "\n" + run.code].push_back(std::move(run));
   }
   bool same = false;
@@ -234,7 +235,8 @@ Opposition opposition(const std::vector<Record>& findings, const Codes& codes) {
       relative &= run.relative;
       unit = std::max(unit, run.unit);
     }
-    const Pooled pooled = pool(sessions, spread_of(any.device, any.experiment, runs.front().kind), relative, unit);
+    const Pooled pooled =
+        pool(sessions, spread_of(any.device, any.experiment, any.topic, runs.front().kind), relative, unit);
     for (const Session& session : sessions) {
       const double value = pool({&session, 1}, {}, relative, unit).value;
       if (value < pooled.next_lo || value > pooled.next_hi) return Opposition::contradiction;
@@ -271,7 +273,7 @@ int64_t Verification::count(Opposition why) const { return std::ranges::count(op
 Verification verify(const Store& store) {
   Verification result;
   std::map<std::string, std::vector<Json>> kernels;  // kernels of each measurement, by the measurement's id
-  Codes codes;
+  Rans rans;
   std::map<std::string, std::vector<Record>> claims;             // by claim_key
   std::map<std::string, std::vector<std::string>> measurements;  // their ids, by the id of the finding
   for (Record& record : store.list({})) {
@@ -280,7 +282,7 @@ Verification verify(const Store& store) {
     for (std::string& text : verify_record(record, json)) result.problems.push_back({record.id, std::move(text)});
     if (record.kind == "measurement") {
       kernels[record.id] = kernels_of(json);
-      codes[record.id] = code_of(json);
+      rans[record.id] = ran(json);
     }
     if (record.kind == "finding") {
       measurements[record.id] = json.at("data").at("measurements").get<std::vector<std::string>>();
@@ -290,7 +292,7 @@ Verification verify(const Store& store) {
 
   for (auto& [key, findings] : claims) {
     if (!opposed(findings)) continue;
-    result.opposed.push_back({key, findings, opposition(findings, codes)});
+    result.opposed.push_back({key, findings, opposition(findings, rans)});
   }
 
   std::map<std::array<Json, 3>, Freshness> known;  // measurements share kernels

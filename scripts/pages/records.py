@@ -239,15 +239,15 @@ def with_one_unit(text):
 
 
 def pooled(findings, claims):
-    """Yields the latest finding of each claim, with the title, verdict, estimate and confidence of the pooled claim of which
-    it is the latest finding. `runs` has the ids of the pooled runs. Another finding gets only `runs`, with its own run."""
+    """Yields the latest finding of each claim, with the title, verdict, estimate and `wrong` of the pooled claim of which it is
+    the latest finding. `runs` has the ids of the pooled runs. Another finding gets only `runs`, with its own run."""
     by_latest = {claim["latest"]: claim for claim in claims}
     run_ids = {finding["id"]: run_of(finding)[0] for finding in findings}
     for finding in latest_findings(findings):
         claim = by_latest.get(finding["id"])
         finding = finding | {"runs": {run_ids[each] for each in (claim["findings"] if claim else [finding["id"]])}}
         if claim:
-            finding |= {"title": claim["title"], "confidence": claim["confidence"]}
+            finding |= {"title": claim["title"], "wrong": claim["wrong"]}
             finding["data"] = finding["data"] | {"verdict": claim["verdict"], "estimate": claim["estimate"]}
         yield finding
 

@@ -21,13 +21,13 @@ function fields(i) {
     const [status, us, low, high, tflops, share, error, compile] = rest;
     return {...common, status: DATA.status[status], us, low, high, tflops, share, error, compile};
   }
-  const [state, claim, title, figure, next, confidence] = rest;
+  const [state, claim, title, figure, next, wrong] = rest;
   const [name, text, metric, holds] = DATA.claims[claim];
-  return {...common, state, name, text, metric, holds, title, figure, next, confidence};
+  return {...common, state, name, text, metric, holds, title, figure, next, wrong};
 }
 function cells(i) {
   const r = fields(i);
-  if (i < DATA.findings) return [r.state, r.name, r.title, r.figure, r.next, r.holds, r.confidence];
+  if (i < DATA.findings) return [r.state, r.name, r.title, r.figure, r.next, r.holds, r.wrong];
   // Names the case as label() of report.py does, without the axes that have one value in all cases of the experiment.
   const all = Object.fromEntries(r.pairs), varying = DATA.varying[r.experiment];
   const named = r.pairs.filter(([axis, value]) => varying.includes(axis) && DATA.off[axis] !== value &&
@@ -51,7 +51,7 @@ function show(i) {
   const r = fields(i), list = element('dl');
   const rows = i < DATA.findings
     ? [['verdict', r.state], ['claim', `${r.name}: ${r.text}`], ['figure', `${r.metric} = ${r.figure}`],
-       ['next run', r.next], ['holds if', r.holds], ['confidence', r.confidence]]
+       ['next run', r.next], ['holds if', r.holds], ['probability of a wrong verdict', r.wrong]]
     : [['status', r.status], ['time', time(r)], ['rate', r.tflops && `${r.tflops} TFLOPS`],
        ['share of the ceiling', r.share && `${r.share} %`], ['largest error', r.error],
        ['compilation', r.compile && `${r.compile} ms`]];

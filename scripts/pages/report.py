@@ -78,7 +78,7 @@ class Records:
         pairs = [word.partition("=")[::2] for word in data["subject"].split()]
         return [*self.common(record, data["experiment"], data["device"], pairs), data["verdict"]["state"],
                 self.place("claims", claim), record["title"], float(rec.digits(estimate["value"])),
-                rec.next_text(estimate), "exact" if is_exact else f"{record['confidence']:.2g}"]
+                rec.next_text(estimate), "exact" if is_exact else f"{record['wrong']:.2g}" if "wrong" in record else ""]
 
     def measurement(self, record):
         time, rate, check, pipeline = (rec.time_of(record, rec.scopes_of(record)), rec.rate(record), record["check"],
@@ -273,7 +273,7 @@ SECTIONS = {
     "Peers": "Other programs on the same shapes, timed in turns. If a ratio is above 1, our kernel is faster. If an "
              "interval contains 1, neither side counts as faster. If a ratio of a program has no interval, nothing is "
              "counted for this program."}
-TABLES = {"Verdicts": ("findings", ("verdict", "claim", "finding", "figure", "next run", "holds if", "confidence")),
+TABLES = {"Verdicts": ("findings", ("verdict", "claim", "finding", "figure", "next run", "holds if", "wrong")),
           "Measurements": ("measurements", ("experiment", "case", "status", "median us", "\u00b1 %", "TFLOPS",
                                             "% of ceiling"))}
 

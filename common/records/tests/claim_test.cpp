@@ -75,6 +75,13 @@ TEST(Judge, TruthTable) {
            {"<", 1, {0.9, 0.88, 0.92}, 0, yes, "", rounds(3, 3)},
            {"<", 1, {0.5, 0.49, 0.51}, 0, open, "warm caches", warm},
            {"<", 1, {0.5, 0.49, 0.51}, 0, open, "failed its check", [](Conclusion& c) { c.correct = false; }},
+           {"<",
+            1,
+            {0.5, 0.49, 0.51},
+            0,
+            open,
+            "failed: 5 TFLOP/s is above",
+            [](Conclusion& c) { c.correct = false, c.fault = "failed: 5 TFLOP/s is above the ceiling of 4"; }},
            // A count is exact, and caches do not matter for it.
            {"<=", 4, {4, 4, 4}, 0, yes, "4, exact, is <= 4", exact},
            {"<", 4, {4, 4, 4}, 0, no, "", exact}}) {
@@ -89,29 +96,16 @@ TEST(Judge, TruthTable) {
   EXPECT_THROW(judge(hypothesis("==", 1), conclusion({1, 1, 1})), std::invalid_argument);
 }
 
-TEST(Confidence, IsTheProbabilityOfTheSameVerdictUpToACap) {
-  struct Confident {
-    Estimate next;
-    int sessions, machines;
-    bool unlike_throttling, correct;
-    State state;
-    double confidence;
-  };
-  for (const auto& [next, sessions, machines, unlike_throttling, correct, state, wanted] : std::vector<Confident>{
-           {{0.5, 0.49, 0.51}, 1, 1, false, true, State::supported, 0.8},  // the cap with one session
-           {{0.9, 0.81, 1}, 1, 1, false, true, State::supported, 0.8},     // the interval alone gives 0.975
-           {{0.95, 0.8, 1.128125}, 1, 1, false, true, State::supported, 0.727},
-           {{0.5, 0.49, 0.51}, 2, 1, false, true, State::supported, 0.9},  // the cap with one machine
-           {{0.5, 0.49, 0.51}, 2, 2, false, true, State::supported, 1},
-           {{0.5, 0.49, 0.51}, 2, 1, true, true, State::supported, 0.6},
-           {{0.5, 0.49, 0.51}, 2, 1, false, false, State::inconclusive, 0},
-           {{0.5, 0.49, 0.51}, 2, 1, false, true, State::inconclusive, 0.5}}) {
+TEST(Wrong, IsTheProbabilityOfTheOtherSide) {
+  // The estimates of conclusion() have 30 degrees of freedom: the end of the interval has a probability of 2.5 %.
+  for (const auto& [next, expected] : std::vector<std::pair<Estimate, double>>{
+           {{0.5, 0.49, 0.51}, 0}, {{0.9, 0.81, 1}, 0.025}, {{0.95, 0.8, 1.128125}, 0.2733}, {{1, 0.8, 1.25}, 0.5}}) {
     Conclusion c = conclusion(next);
-    c.estimate.sessions = sessions, c.estimate.machines = machines;
-    c.unlike_throttling = unlike_throttling, c.correct = correct;
-    EXPECT_NEAR(confidence(hypothesis("<", 1), {state, ""}, c), wanted, 1e-3);
+    EXPECT_NEAR(wrong(hypothesis("<", 1), c), expected, 1e-3);
     c.exact = true;
-    EXPECT_EQ(confidence(hypothesis("<", 1), {state, ""}, c), correct ? 1 : 0);
+    EXPECT_EQ(wrong(hypothesis("<", 1), c), 0);
+    c.correct = false;
+    EXPECT_EQ(wrong(hypothesis("<", 1), c), 1);
   }
 }
 
@@ -275,7 +269,9 @@ TEST(Claims, AComparisonBecomesAConclusion) {
 
   std::vector<Measurement> failed = {two_tiles[0], two_tiles[1], two_tiles[0]};
   failed[2].status = "failed";  // the case failed in a later comparison
-  EXPECT_FALSE(conclude({claim()}, failed, comparisons).at(0).correct);
+  const Conclusion refused = conclude({claim()}, failed, comparisons).at(0);
+  EXPECT_FALSE(refused.correct);
+  EXPECT_EQ(refused.fault, failed.back().status + ": " + failed.back().reason);
   EXPECT_TRUE(conclude({claim()}, {two_tiles[1]}, comparisons).empty())
       << "a conclusion without a record of the contender";
 }
@@ -400,6 +396,13 @@ TEST(Claims, WarmTimesOfMemoryBoundCasesAndUnlikeThrottlingAreNoted) {
   EXPECT_FALSE(conclude({claim()}, results, comparisons).at(0).unlike_throttling);
   results[1].clocks = {{"throttle_reasons", Json::array()}};
   EXPECT_TRUE(conclude({claim()}, results, comparisons).at(0).unlike_throttling);
+  const auto capped = [&] { return conclude({claim()}, results, comparisons).at(0).power_capped; };
+  EXPECT_FALSE(capped());
+  comparisons[0].clocks = {{"throttle_reasons", {"software power cap"}}};
+  EXPECT_TRUE(capped());
+  comparisons[0].clocks = nullptr;
+  results[1].clocks = {{"throttle_reasons", {"hardware slowdown", "software power cap"}}};
+  EXPECT_TRUE(capped());
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST(MakeFinding, HasEveryField) {
   EXPECT_EQ(finding["claim_key"], "proto1_flash/bc80/" + sha256("m\ndevice_hot").substr(0, 8) + "/A CPU/head_dim=64");
   const Json expected = parse_json(R"({
     "domain": "attention_kernels", "title": "Bc=80 takes 0.90 of the best power of two",
-    "content": "tiles: 0.9, < 1; {r1}", "tags": ["flash", "tile"], "confidence": 0.8,
+    "content": "tiles: 0.9, < 1; {r1}", "tags": ["flash", "tile"],
     "source": "attention-proto/proto1_flash", "schema": "finding/2",
     "data": {
       "experiment": "proto1_flash", "device": "A CPU", "subject": "head_dim=64", "selection": "",
@@ -71,9 +71,9 @@ TEST(MakeFinding, HasEveryField) {
       "estimate": {"value": 0.9, "ci_lo": 0.88, "ci_hi": 0.92, "next_lo": 0.88, "next_hi": 0.92, "tau": 0.0,
         "freedom": 30.0, "processes": 1, "sessions": 1, "machines": 1, "scale": "log", "unit": 1.0, "floor": 0.01,
         "cv": 0.01, "unlike_throttling": false, "warm": false,
-        "prior": {"scale": 0.05, "freedom": 2.0, "between": 2.0}},
+        "power_capped": false, "prior": {"scale": 0.05, "freedom": 3.0, "between": 2.0}},
       "parts": [{"process": 1, "value": 0.9, "error": 0.010000000000000009, "rounds": 10}],
-      "correct": true,
+      "correct": true, "fault": "",
       "compare": {"baseline": {"block_c": 64}, "contender": {"block_c": 80}, "ratio": 0.9, "ci_lo": 0.88,
         "ci_hi": 0.92, "aa_floor": 0.009950330853168092, "time": [{"median_s": 0.001}, {"median_s": 0.0009}]},
       "values": {"note": "tiles"}, "measurements": ["0123456789abcdef"], "run": "r1",
@@ -92,11 +92,11 @@ TEST(MakeFinding, ACountIsCertainAndAFigureMayHaveNoComparison) {
   count.exact = true;
   alone.title = alone.content = "{estimate.value}";
   const Json certain = finding_of(count), single = finding_of(alone);
-  EXPECT_EQ(certain["confidence"], 1);
+  EXPECT_EQ(certain["wrong"], 0);
   EXPECT_TRUE(is_exact(certain["data"]["estimate"]));
   EXPECT_FALSE(is_exact(single["data"]["estimate"]));
   EXPECT_TRUE(single["data"]["compare"].is_null());
-  EXPECT_EQ(single["confidence"], 0.5);
+  EXPECT_GT(single["wrong"], 0.1);
   EXPECT_EQ(single["claim_key"], "proto1_flash/bc80/" + sha256("m\n").substr(0, 8) + "/A CPU");
   EXPECT_FALSE(comparison_of(single));
 }

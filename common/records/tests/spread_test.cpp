@@ -11,26 +11,26 @@ namespace attn {
 namespace {
 
 TEST(Spread, TakesTheEntryThatFitsBest) {
-  const Json fitted = parse_json(R"({
-    "A CPU": {"proto1_flash": {"ratio": {"scale": 0.02, "freedom": 3, "pairs": 40}},
-              "*": {"ratio": {"scale": 0.03, "freedom": 4}}},
-    "NVIDIA X": {"*": {"share": {"scale": 0.004, "freedom": 2}}},
-    "cpu": {"*": {"share": {"scale": 0.06, "freedom": 1}}}})");
+  const Json fitted = parse_json(R"({"spread": {
+    "A CPU": {"proto1_flash/tile": {"ratio": {"scale": 0.02, "pairs": 40}}},
+    "cpu": {"proto1_flash/tile": {"ratio": {"scale": 0.03}, "share": {"scale": 0.04}},
+            "proto1_flash": {"ratio": {"scale": 0.05}},
+            "*": {"ratio": {"scale": 0.06}}}}})");
   using enum FigureKind;
-  for (const auto& [device, experiment, kind, scale, freedom] :
-       std::vector<std::tuple<const char*, const char*, FigureKind, double, double>>{
-           {"A CPU, 2 units", "proto1_flash", ratio, 0.02, 3},
-           {"A CPU", "proto1_flash", ratio, 0.02, 3},
-           // The entry of the device. An entry of experiment * counts with at most 2 degrees of freedom.
-           {"A CPU, 2 units", "proto3_paged", ratio, 0.03, 2},
-           {"A CPU, 2 units", "proto1_flash", share, 0.06, 1},  // the entry of the kind of device
-           {"Another CPU, 2 units", "proto1_flash", share, 0.06, 1},
-           {"NVIDIA X, 132 units", "proto1_flash", share, 0.004, 2},
-           {"Another CPU, 2 units", "proto1_flash", ratio, 0.05, 2},  // no entry: the default of a CPU, of a GPU
-           {"NVIDIA X, 132 units", "proto1_flash", ratio, 0.01, 2}}) {
-    const Spread spread = spread_in(fitted, device, experiment, kind);
-    EXPECT_EQ(spread.scale, scale) << device << experiment << name(kind);
-    EXPECT_EQ(spread.freedom, freedom) << device << experiment << name(kind);
+  for (const auto& [device, experiment, hypothesis, kind, scale] :
+       std::vector<std::tuple<const char*, const char*, const char*, FigureKind, double>>{
+           {"A CPU, 2 units", "proto1_flash", "tile", ratio, 0.02},
+           {"A CPU", "proto1_flash", "tile", ratio, 0.02},
+           {"Another CPU, 2 units", "proto1_flash", "tile", ratio, 0.03},
+           {"A CPU, 2 units", "proto1_flash", "tile", share, 0.04},
+           {"A CPU, 2 units", "proto1_flash", "layout", ratio, 0.05},
+           {"A CPU, 2 units", "proto1_flash", "", ratio, 0.05},
+           {"A CPU, 2 units", "proto3_paged", "tile", ratio, 0.06},
+           {"A CPU, 2 units", "proto1_flash", "tile", absolute, 0.05},  // no entry: the default of a CPU, of a GPU
+           {"NVIDIA X, 132 units", "proto1_flash", "tile", ratio, 0.01}}) {
+    const Spread spread = spread_in(fitted, device, experiment, hypothesis, kind);
+    EXPECT_EQ(spread.scale, scale) << device << experiment << hypothesis << name(kind);
+    EXPECT_EQ(spread.freedom, Spread{}.freedom);
   }
 }
 

@@ -29,7 +29,7 @@ struct Pooled {
             {"title", "t"},
             {"verdict", {{"state", state}}},
             {"advice", state == "supported" ? "Recorded." : "Recorded no."},
-            {"confidence", 0.75},
+            {"wrong", 0.25},
             {"estimate", {{"value", value}, {"scale", "log"}}},
             {"latest", id},
             {"ts", ts},

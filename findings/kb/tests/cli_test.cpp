@@ -198,7 +198,7 @@ TEST_F(KbCliTest, InterruptedKeepsNothingOfTheFileAndReadersDoNotWait) {
 TEST_F(KbCliTest, SearchesAndListsWithFilters) {
   ingest();
   for (const auto& [line, hits] : {std::pair{"search bf16 --limit 1", 1u},
-                                   {"search --min-confidence 0.9 bf16", 0u},
+                                   {"search --max-wrong 0 bf16", 0u},
                                    {"search bf16 --device 'a cpu'", 2u},
                                    {"search bf16 --proto proto2", 0u},
                                    {"search [d64,bf16]", 2u},  // CLI11 would take [d64,bf16] for a list
@@ -207,7 +207,7 @@ TEST_F(KbCliTest, SearchesAndListsWithFilters) {
                                    {"list --proto proto1 --device cpu --limit 2", 2u},
                                    {"list --device %", 0u},
                                    {"list --proto proto_", 0u},
-                                   {"list --min-confidence 0.8", 2u}}) {
+                                   {"list --kind finding --max-wrong 0.5", 2u}}) {
     const Outcome outcome = run_line(line + std::string(" --json"));
     EXPECT_EQ(outcome.status, 0) << line;
     EXPECT_EQ(lines_of(outcome.out).size(), hits) << line;
@@ -251,8 +251,9 @@ TEST_F(KbCliTest, ExportsAndTakesInAgain) {
   const Json& estimate = record["data"]["estimate"];
   expect_has(run({"export", "--format", "md"}).out,
              {"## proto1\\_flash: worst\\_tile",
-              fmt::format("(supported, {:.4g} [{:.4g}, {:.4g}], confidence 0.8)", estimate["value"].get<double>(),
-                          estimate["ci_lo"].get<double>(), estimate["ci_hi"].get<double>())});
+              fmt::format("(supported, {:.4g} [{:.4g}, {:.4g}], wrong with probability {:.2g})",
+                          estimate["value"].get<double>(), estimate["ci_lo"].get<double>(),
+                          estimate["ci_hi"].get<double>(), record["wrong"].get<double>())});
   EXPECT_TRUE(schema_accepts({"exported.jsonl"}));
   const std::string full = fmt::format("'{}/kb' export > /dev/full 2> '{}'", ATTN_BINARY_DIR, path("err").string());
   EXPECT_EQ(WEXITSTATUS(std::system(full.c_str())), 1);
@@ -287,8 +288,8 @@ TEST_F(KbCliTest, TheExportForTheStudyIsSafeInAShell) {
   const Words words = lines_of(text_of(path("words")));
   ASSERT_EQ(words.size(), 10 * (2 + hostile.size())) << "ten words for each finding";
   EXPECT_EQ(Words(words.begin(), words.begin() + 3), (Words{"add", "gpu-perf", "proto1_flash/worst_tile"}));
-  expect_has(words[4], {"confidence 0.8", "commit 0123456789ab", "replay: proto1_flash --seed 1"});
-  EXPECT_EQ(words[8], "high");
+  expect_has(words[4], {"wrong with probability 0.0", "commit 0123456789ab", "replay: proto1_flash --seed 1"});
+  EXPECT_EQ(words[8], "verified");
   EXPECT_EQ(words[9], "flash_attention,d64,worst_tile,bf16");
   EXPECT_EQ(words[18], "verified") << "of the exact finding";
   for (size_t i = 0; i < hostile.size(); ++i) {
@@ -303,7 +304,7 @@ TEST_F(KbCliTest, VerifyFailsForProblemsAndWithStrictAlsoForContradictions) {
   std::vector<Json> many = {finding(1.1, "far")};
   for (int i = 0; i < 20; ++i) many.push_back(finding(1.5 + 0.001 * i, fmt::format("r{}", i)));
   write("opposed", many);
-  const Json wrong = changed(finding(1.5, "r9"), {{"/confidence", 0.95}, {"/title", "Another"}});
+  const Json wrong = changed(finding(1.5, "r9"), {{"/wrong", 0.95}, {"/title", "Another"}});
   write("wrong", {wrong});
   write("three", {header(), wrong, changed(header(), {{"/schema", "run/7"}})});
   write_text("torn", "{");
@@ -312,7 +313,7 @@ TEST_F(KbCliTest, VerifyFailsForProblemsAndWithStrictAlsoForContradictions) {
         {"verify --strict records.jsonl", 0, "0 contradictions"},
         {"verify opposed", 0, "CONTRADICTION  proto1_flash/worst_tile/"},
         {"verify --strict opposed", 1, "1 contradictions"},
-        {"verify wrong", 1, "confidence: is 0.95, computed again 0.8"},
+        {"verify wrong", 1, "wrong: is 0.95, computed again 0.0"},
         {"verify torn", 1, "0 records"},
         {"check records.jsonl", 0, "3 of 3 records are sound"},
         {"check three", 1, "title: is 'Another'"},
@@ -323,7 +324,7 @@ TEST_F(KbCliTest, VerifyFailsForProblemsAndWithStrictAlsoForContradictions) {
   }
   EXPECT_EQ(lines_of(run_line("check three").out).size(), 2u) << "one line for a record, and one for all";
   expect_has(run_line("check three").err, {"line 3: run/7 is not known"});
-  ASSERT_EQ(run_line("ingest wrong").status, 0) << "ingest must take a finding with a wrong confidence";
+  ASSERT_EQ(run_line("ingest wrong").status, 0) << "ingest must take a finding with a wrong probability";
   EXPECT_EQ(run_line("verify").status, 1);
 }
 
@@ -486,7 +487,7 @@ TEST_F(KbCliTest, ShowsARecordAndTheRunOfAFinding) {
   expect_has(run({"show", header()["id"]}).out, {"clang 19", "A CPU, 2 units"});
   expect_has(run({"list"}).out, {"exact", "r1: proto1_flash --profile quick", "variant=tuned head_dim=64"});
   EXPECT_EQ(json_lines(run({"list", "--json", "--kind", "run"}).out).at(0)["run"], "r1");
-  expect_has(run({"export", "--format", "md"}).out, {"confidence exact"});
+  expect_has(run({"export", "--format", "md"}).out, {"wrong with probability exact"});
 }
 
 // Pages name records by ids that are in findings/recorded, and not in a user's knowledge base.
@@ -531,7 +532,7 @@ TEST_F(KbCliTest, BadInputGivesOneLineAndStatusTwo) {
                            "show nothex",
                            "show 0000000000000000",
                            "list --limit 0",
-                           "list --min-confidence nan",
+                           "list --max-wrong nan",
                            "list --kind rumour",
                            "interval a b",
                            "list extra",

@@ -35,35 +35,30 @@ Json pooled(const std::vector<std::vector<Json>>& runs) {
 struct PooledCase {
   std::vector<std::vector<Json>> runs;
   const char *state, *advice;
-  double least_confidence, most_confidence;
   int machines;
 };
 
 TEST(PooledClaims, AllRunsTakePart) {
   std::vector<Json> warm = run_at(2, {1.6, 1.6, 1.6});
   warm[1]["data"]["estimate"]["warm"] = true;
-  for (const auto& [runs, state, advice, least, most, machines] : std::vector<PooledCase>{
-           {{run_at(1, {1.6, 1.6, 1.6})}, "supported", "Measure.", 0.8, 0.8, 1},  // one session
-           {{run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.7, 1.7, 1.7})}, "supported", "Measure.", 0.8, 0.9, 1},
-           {{run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.61, 1.6, 1.6}, "m2")}, "supported", "Measure.", 0.9, 1, 2},
+  for (const auto& [runs, state, advice, machines] : std::vector<PooledCase>{
+           {{run_at(1, {1.6, 1.6, 1.6})}, "supported", "Measure.", 1},  // one session
+           {{run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.7, 1.7, 1.7})}, "supported", "Measure.", 1},
+           {{run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.61, 1.6, 1.6}, "m2")}, "supported", "Measure.", 2},
            // The second run does not name its machine.
-           {{run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.61, 1.6, 1.6}, "")}, "supported", "Measure.", 0.8, 0.9, 1},
+           {{run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.61, 1.6, 1.6}, "")}, "supported", "Measure.", 1},
            // Runs that disagree, and a run with warm caches.
-           {{run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.0, 1.0, 1.0})}, "inconclusive", "", 0.5, 0.5, 1},
-           {{run_at(1, {1.6, 1.6, 1.6}), warm}, "inconclusive", "", 0.5, 0.5, 1},
+           {{run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.0, 1.0, 1.0})}, "inconclusive", "", 1},
+           {{run_at(1, {1.6, 1.6, 1.6}), warm}, "inconclusive", "", 1},
            // The latest run refutes the claim. The advice comes from a run with the pooled verdict.
            {{run_at(1, {1.40, 1.40, 1.40}), run_at(2, {1.41, 1.41, 1.41}), run_at(3, {1.41, 1.4, 1.4}),
              run_at(4, {1.39, 1.4, 1.4}), run_at(5, {1.26, 1.26, 1.27})},
             "supported",
             "Measure.",
-            0.8,
-            0.9,
             1}}) {
     const Json claim = pooled(runs);
     EXPECT_EQ(claim["verdict"]["state"], state) << claim;
     EXPECT_EQ(claim["advice"], advice) << claim;
-    EXPECT_GE(claim["confidence"], least) << claim;
-    EXPECT_LE(claim["confidence"], most) << claim;
     EXPECT_EQ(claim["estimate"]["machines"], machines);
     EXPECT_EQ(claim["estimate"]["sessions"], runs.size());
     EXPECT_EQ(claim["estimate"]["processes"], 3 * runs.size());
@@ -87,6 +82,37 @@ TEST(PooledClaims, OtherCodeIsNotPooled) {
   EXPECT_EQ(claim["latest"], today[1]["id"]);
 }
 
+TEST(PooledClaims, ARunOnALoadedMachineIsPooledByItself) {
+  std::vector<Json> loaded = run_at(2, {1.3, 1.3, 1.3}), capped = run_at(3, {1.62, 1.6, 1.6});
+  loaded[0] = changed(loaded[0], {{"/session/loaded", "other programs used 0.9 of 2 cores"}});
+  capped[1] = changed(capped[1], {{"/data/compare/clocks", {{"throttle_reasons", {"software power cap"}}}}});
+  const Json quiet = pooled({run_at(1, {1.6, 1.6, 1.6}), loaded});
+  EXPECT_EQ(quiet["estimate"]["sessions"], 1);
+  EXPECT_NEAR(quiet["estimate"]["value"].get<double>(), 1.6, 1e-5);
+  EXPECT_EQ(quiet["others"], Json::array({loaded[1]["id"]}));
+  EXPECT_EQ(quiet["power_capped"], false);
+  EXPECT_EQ(pooled({run_at(1, {1.6, 1.6, 1.6}), loaded, capped})["power_capped"], true);
+  EXPECT_TRUE(pooled_claims(records_of(loaded)).empty()) << "no page has a figure of a loaded machine";
+  const std::vector<Json> apart = pooled_claims(records_of(loaded), true);
+  ASSERT_EQ(apart.size(), 1u);
+  EXPECT_NEAR(apart[0]["estimate"]["value"].get<double>(), 1.3, 1e-5);
+}
+
+// A count of another value has other inputs or other code.
+TEST(PooledClaims, AnExactFigureIsTheLatest) {
+  const auto run = [](int second, double value) {
+    const std::string id = fmt::format("r{}", second);
+    return std::vector{changed(header(id), {{"/run/ts", fmt::format("2026-01-31T12:00:{:02}Z", second)}}),
+                       changed(exact_finding(value), {{"/data/run", id}})};
+  };
+  const Json claim = pooled({run(1, 3), run(2, 2), run(3, 2)});
+  EXPECT_EQ(claim["estimate"]["scale"], "exact");
+  EXPECT_EQ(claim["estimate"]["value"], 2);
+  EXPECT_EQ(claim["estimate"]["sessions"], 2);
+  EXPECT_EQ(claim["others"].size(), 1u);
+  EXPECT_NE(claim["verdict"]["state"], "inconclusive");
+}
+
 TEST(Discoveries, EndAtTheLastClaimWithinItsLimit) {
   using Kept = std::vector<bool>;
   constexpr double third = 1 / 3.;
@@ -108,15 +134,13 @@ TEST(Discoveries, EndAtTheLastClaimWithinItsLimit) {
 }
 
 TEST(ExpectedWrong, SumsTheDoubtsOfDecidedClaimsAndCountsAMeasurementOnce) {
-  const auto claim = [](const char* state, double confidence, const char* measured, const char* scale) -> Json {
-    return {{"verdict", {{"state", state}}},
-            {"estimate", {{"scale", scale}}},
-            {"confidence", confidence},
-            {"measured", measured}};
+  const auto claim = [](const char* state, double wrong, const char* measured, const char* scale) -> Json {
+    return {
+        {"verdict", {{"state", state}}}, {"estimate", {{"scale", scale}}}, {"wrong", wrong}, {"measured", measured}};
   };
-  EXPECT_NEAR(expected_wrong({claim("supported", 0.8, "a", "log"), claim("refuted", 0.6, "a", "log"),
-                              claim("refuted", 0.9, "b", "log"), claim("inconclusive", 0.5, "c", "log"),
-                              claim("supported", 1, "a", "exact")}),
+  EXPECT_NEAR(expected_wrong({claim("supported", 0.2, "a", "log"), claim("refuted", 0.4, "a", "log"),
+                              claim("refuted", 0.1, "b", "log"), claim("inconclusive", 0.5, "c", "log"),
+                              claim("supported", 0, "a", "exact")}),
               0.3 + 0.1, 1e-9);
 }
 
@@ -138,7 +162,6 @@ TEST(PooledClaims, AClaimAboutACountIsExactAndDoesNotRaiseTheLimits) {
       pooled_claims(records_of({header(), exact_finding(2), finding(1.27, "r1", "Another CPU")}));
   ASSERT_EQ(claims.size(), 2u);
   const Json& exact = claims[0]["estimate"]["scale"] == "exact" ? claims[0] : claims[1];
-  EXPECT_EQ(exact["confidence"], 1);
   EXPECT_EQ(exact["wrong"], 0);
   for (const Json& claim : claims) EXPECT_EQ(claim["advised"], claim == exact);
 }
