@@ -267,8 +267,6 @@ ExperimentSpec constants_experiment() {
           .compared_axes = {"run_time"},
           .default_tile = false,
           .claims = [](const DeviceInfo&) { return constants_claims(); },
-          .answer = {.claims = {"run_time", "cost", "startup_100ms", "startup_1s", "disk_hit", "disk_speedup",
-                                "start_disk", "archive_load", "archive_speedup", "start_archive", "workers", "pch"}},
           .sweep = constants_sweep,
           .study_sweep = constants_study,
           .complete = complete_constants,

@@ -213,25 +213,7 @@ ExperimentSpec linear_experiment() {
           .compared_axes = linear_compared_axes(),
           .default_tile = false,
           .claims = linear_claims,
-          .answer = {.choices = {{.what = "form of linear attention: variant, scan, chunk",
-                                  .axes = {"variant", "scan", "chunk"},
-                                  .by = {"dtype", "head_dim", "causal", "gate"},
-                                  .takes =
-                                      [](const Case& config) {
-                                        const std::string& variant = config.text("variant");
-                                        const std::string& feature = config.text("feature");  // "file-...": the user's
-                                        return (variant == "phases" || variant == "fused") &&
-                                               config.text("lengths") == "equal" &&
-                                               config.integer("value_dim") == config.integer("head_dim") &&
-                                               config.integer("normalised") == 0 &&
-                                               (feature == "identity" || feature.starts_with("file-")) &&
-                                               config.text("layout") == "bhsd" && config.integer("state") == 0 &&
-                                               config.integer("segments") == 0;
-                                      },
-                                  .at_least = 2}},
-                     .claims = {"crossover_256", "decode_break_even", "equivalence", "memory", "fused", "normalised",
-                                "feature", "gate_head", "gate_token", "gate_channel", "segments"},
-                     .alternatives = {"variant", "scan", "chunk", "segments"}},
+          .alternatives = {"variant", "scan", "chunk", "segments"},
           .sweep = linear_sweep,
           .study_sweep = linear_study,
           .complete = complete_linear,

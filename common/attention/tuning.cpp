@@ -87,22 +87,6 @@ void check_tiles(const Value& row) {
   });
 }
 
-void check_entry(const Value& entry) {
-  entry.at("experiment").text();
-  for (const char* field : {"causal", "tiles_compared"}) entry.at(field).number(0);
-  entry.at("measured_at").elements([](const Value& length) { length.number(1); });
-  entry.at("tied").elements([](const Value& option) { option.text(); });
-  entry.at("params").object();
-  entry.members_of("modifiers", [](const Value&) {});
-}
-
-void check_choice(const Value& entry) {
-  entry.at("experiment").text();
-  entry.at("case").object();
-  entry.at("params").object();
-  entry.at("as_good").elements([](const Value& option) { option.elements([](const Value&) {}); });
-}
-
 void check_generated(const Value& winner) {
   winner.at("constants").object();
   for (const char* field : {"q_len", "heads", "tried", "seconds"}) winner.at(field).number(0);
@@ -112,11 +96,6 @@ void check(const Value& file) {
   file.object();
   file.elements_of("tiles", check_tiles);
   file.members_of("generated", [](const Value& generator) { generator.members(check_generated); });
-  file.members_of("devices", [](const Value& device) {
-    device.members(
-        [](const Value& dtype) { dtype.members([](const Value& head_dim) { head_dim.elements(check_entry); }); });
-  });
-  file.members_of("choices", [](const Value& device) { device.elements(check_choice); });
 }
 
 /// Guards the content of the files, and the list of the damaged files.

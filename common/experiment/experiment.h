@@ -11,7 +11,6 @@
 #include "common/data/compare.h"
 #include "common/device/device.h"
 #include "common/device/pipeline_cache.h"
-#include "common/experiment/answer.h"
 #include "common/experiment/options.h"
 #include "common/experiment/setting.h"
 #include "common/launch/plan.h"
@@ -77,7 +76,8 @@ struct ExperimentSpec {
   std::set<std::string> narrowing_axes = {};
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
-  AnswerSpec answer = {};
+  /// The printed table compares cases that differ only in these axes. Empty: `compared_axes`.
+  std::vector<std::string> alternatives = {};
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
   /// The sweep of the profile "study": the cases of the published study (docs/study.md). Empty: the profile is refused.
   std::function<Sweep(const DeviceInfo& device)> study_sweep = {};

@@ -11,7 +11,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "common/attention/tuning.h"
 #include "common/base/shell.h"
 #include "common/base/standard_streams.h"
 #include "common/base/text_table.h"
@@ -19,6 +18,7 @@
 #include "common/experiment/environment.h"
 #include "common/experiment/report.h"
 #include "common/experiment/table.h"
+#include "common/records/decisions.h"
 #include "common/records/finding.h"
 
 namespace attn {
@@ -88,42 +88,33 @@ Json Judge::find(const Conclusion& conclusion, const std::vector<Json>& known) {
 }
 
 Json Judge::answer_json(const std::vector<Json>& findings) {
-  const std::string where = device_name(given_.info);
-  const bool whole = given_.options.axes.empty() && given_.options.input.empty() && given_.options.shard_count == 1 &&
-                     !selection_.replays() && !has_files(given_.options.files);
-  AnswerInput input = {.spec = given_.spec.answer,
-                       .claims = claims_,
-                       .device = where,
-                       .results = recorder_.results(),
-                       .comparisons = comparisons_.all(),
-                       .findings = findings,
-                       .known = known_of(ATTN_POOLED_CLAIMS, given_.spec.name, where),
-                       .whole_sweep = whole && !given_.options.only_verify,
-                       .complete = [&](Case& config) {
-                         if (given_.spec.complete) given_.spec.complete(config, given_.info);
-                       }};
-  input.known.tuning = tuning(given_.info);
+  const std::vector<Measurement>& results = recorder_.results();
+  const MeasuredRun run = {.id = run_id(), .results = results, .comparisons = comparisons_.all()};
+  DecisionInput input = {.experiment = given_.spec.name,
+                         .device = device_name(given_.info),
+                         .runs = {&run},
+                         .complete =
+                             [&](Case& config) {
+                               if (given_.spec.complete) given_.spec.complete(config, given_.info);
+                             },
+                         .compared = given_.spec.compared_axes};
+  for (const Json& finding : findings) input.claims.push_back(claim_of(finding));
+  Json counts = {{"ok", 0}, {"wrong", 0}, {"skipped", 0}};
+  for (const Measurement& result : results) counts[result.status] = counts.value(result.status, 0) + 1;
   Json found = {{"schema", "answer/1"}, {"experiment", given_.spec.name}, {"run", run_id()}};
-  try {
-    found.update(answer(input));
-  } catch (const Json::exception& error) {
-    recorder_.progress().note(
-        fmt::format("{} or a file of findings/tuning is of another version: {}", ATTN_POOLED_CLAIMS, error.what()));
-    input.known = {};
-    found.update(answer(input));
-  }
-  found["warnings"] = disturbances(given_.info, recorder_.results(), comparisons_.all(), started_.cores,
-                                   others(started_, core_times()));
+  found.update(decisions(input));
+  found["counts"] = counts;
+  found["warnings"] =
+      disturbances(given_.info, results, comparisons_.all(), started_.cores, others(started_, core_times()));
   found["measurements"] = given_.options.measurements_path;
   found["findings"] = given_.options.findings_path;
   return found;
 }
 
 std::string Judge::table_text() const {
-  const TableOptions shown = {
-      given_.options.all_columns, output_width(),
-      given_.spec.answer.alternatives.empty() ? given_.spec.compared_axes : given_.spec.answer.alternatives,
-      given_.options.baseline, given_.options.filter};
+  const TableOptions shown = {given_.options.all_columns, output_width(),
+                              given_.spec.alternatives.empty() ? given_.spec.compared_axes : given_.spec.alternatives,
+                              given_.options.baseline, given_.options.filter};
   const auto& results = recorder_.results();
   return given_.options.csv ? csv(results, shown) : table(results, tasks_.ceilings(), shown);
 }
@@ -136,11 +127,7 @@ std::string Judge::end_text(const Json& answer, const std::string& verdicts) con
   if (!verdicts.empty()) text += "\n";
   for (const Json& warning : answer.at("warnings")) text += wrapped("WARNING " + warning.get<std::string>(), width, 2);
   if (!given_.options.only_verify && !selection_.replays_finding()) {
-    const size_t records = answer.at("records");
-    text += wrapped(
-        fmt::format("ANSWER for {}, {}", answer.at("device").get<std::string>(),
-                    records > 0 ? fmt::format("by this run and {} recorded figures", records) : "by this run alone"),
-        width, 2);
+    text += wrapped(fmt::format("ANSWER for {}, by this run", answer.at("device").get<std::string>()), width, 2);
   }
   const std::string above = std::exchange(text, {});
   std::vector<std::string> counts;
@@ -158,9 +145,11 @@ std::string Judge::end_text(const Json& answer, const std::string& verdicts) con
   }
   const std::vector<Measurement>& results = recorder_.results();
   const auto last = std::ranges::find(results, "ok", &Measurement::status);
-  const std::string id = !answer.at("choices").empty() ? answer["choices"][0]["measurement"].get<std::string>()
-                         : last != results.end()       ? last->id
-                                                       : std::string();
+  const Json& rows = answer.at("rows");
+  const auto choice = std::ranges::find_if(rows, [](const Json& row) { return row.at("options") > 0; });
+  const std::string id = choice != rows.end()    ? choice->at("id").get<std::string>()
+                         : last != results.end() ? last->id
+                                                 : std::string();
   if (!id.empty()) {
     std::vector<std::string> words = {given_.options.arguments.front()};
     if (given_.options.measurements_path != Options().measurements_path) {
@@ -174,7 +163,7 @@ std::string Judge::end_text(const Json& answer, const std::string& verdicts) con
   if (given_.options.only_verify || selection_.replays_finding()) return above + text;
   constexpr size_t screen = 24, fewest = 6;  // lines
   const auto taken = static_cast<size_t>(std::ranges::count(above + text, '\n')) + 1;
-  return above + answer_text(answer, width, std::max(fewest, screen - std::min(screen, taken))) + "\n" + text;
+  return above + decisions_text(answer, width, std::max(fewest, screen - std::min(screen, taken))) + "\n" + text;
 }
 
 int Judge::exit_status() const {

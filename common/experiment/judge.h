@@ -46,8 +46,8 @@ class Judge {
   Json code_of(const Case& config) const;
   std::string run_id() const { return recorder_.run().at("id"); }
   std::string verdicts_text(const std::vector<Json>& findings) const;
-  /// The answer (answer.h), with the name of the experiment, the run's id, the disturbances of the run, and the paths
-  /// of the files of records.
+  /// The table of decisions by this run (common/records/decisions.h), with the run's id, the numbers of results by
+  /// status, the disturbances of the run, and the paths of the files of records.
   Json answer_json(const std::vector<Json>& findings);
   /// What a run prints at its end: verdicts, warnings, answer, and the commands for a report and a replay.
   std::string end_text(const Json& answer, const std::string& verdicts) const;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/experiment/experiment.h"
+#include "common/records/decisions.h"
 #include "common/testing/devices.h"
 #include "common/testing/made_up.h"
 
@@ -190,7 +191,6 @@ inline void expect_claims(const std::vector<Judged>& devices, const std::vector<
       }
     }
     known.insert(own.begin(), own.end());
-    for (const std::string& id : made.spec.answer.claims) EXPECT_TRUE(own.contains(id) || devices.size() > 1) << id;
     for (const Duel& duel : duels(claims, results)) {
       EXPECT_NE(duel.baseline, duel.contender) << duel.hypothesis;
       for (const auto& [axis, value] : duel.baseline.axes()) {
@@ -264,21 +264,19 @@ inline void expect_sweep(const ExperimentSpec& spec, bool holds = true) {
   }
 }
 
-/// Returns the options that the answer recommends, and "" for a line that recommends none.
+/// Returns the options that the answer recommends, where it does not call all options as good.
 inline std::set<std::string> taken(const Json& answer) {
   std::set<std::string> options;
-  for (const Json& line : answer.at("choices")) options.insert(line.at("take").is_null() ? "" : line["take"]);
+  for (const Json& row : answer.at("rows")) {
+    if (row.at("options") > row.at("as_good").size() + 1) options.insert(row.at("take"));
+  }
   return options;
 }
 inline Json answer_of(const MadeUp& made, const std::vector<Measurement>& results) {
-  return answer({.spec = made.spec.answer,
-                 .claims = {},
-                 .device = "made up",
-                 .results = results,
-                 .comparisons = {},
-                 .findings = {},
-                 .known = {},
-                 .complete = [&](Case& config) { made.spec.complete(config, made.device); }});
+  const MeasuredRun run = {.id = "run", .results = results};
+  return decisions({.experiment = made.spec.name, .device = "made up", .runs = {&run}, .complete = [&](Case& config) {
+                      made.spec.complete(config, made.device);
+                    }});
 }
 /// The options that the answer recommends if cases with these values of axes ("form=noinline grain=row") take half of
 /// the others' time.

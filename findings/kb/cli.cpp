@@ -55,8 +55,8 @@ constexpr Command commands[] = {
     {"pool", run_pool,
      "print each claim's figure and verdict, pooled over the runs that have the code and the conditions of the claim's "
      "latest run, as JSON lines"},
-    {"advice", run_advice,
-     "print the advice of those pooled claims of which at most 5 % are expected to have a wrong verdict"},
+    {"decisions", run_decisions,
+     "print what to take on each device: a table for each question, by measurements and claims of all runs"},
     {"fit", run_fit,
      "fit the spread between runs to recorded runs, per device, hypothesis and kind of figure, and test how many "
      "figures "
@@ -91,16 +91,15 @@ const Option options[] = {
     {" search ", "QUERY", "", "words as the records have them: d128, bf16, flash_attention, head_dim=64", &A::words,
      true},
     {" show ", "ID", "", "the id of a record, or its first digits; or the claim_key of a finding", &A::id, true},
-    {" verify pool ", "FILE", "", "take these record files in place of the knowledge base", &A::files},
+    {" verify pool decisions ", "FILE", "", "take these record files in place of the knowledge base", &A::files},
     {" pool ", "--loaded", "", "pool the runs on loaded machines in place of those on quiet machines", &A::loaded},
     {" verify ", "--strict", "", "exit 1 also for contradictions and stale findings", &A::strict},
     {" check ", "FILE", "", "record files", &A::files, true},
     {" fit ", "FILE", "", "record files; default: findings/recorded of the source tree", &A::files},
     {" fit ", "--out", "FILE",
      "write this file in place of findings/spread.json; '-' is stdout; required if a FILE is named", &A::out},
+    {" pool ", "--decisions", "FILE", "write what kb --json decisions prints into this file", &A::out},
     {" interval ", "FILE", "", "the lines; default: stdin, where each line is answered at once", &A::file},
-    {" advice ", "POOLED", "", "use the claims of this file of kb pool, '-' for stdin, in place of the knowledge base",
-     &A::file},
     {" export ", "--format", "F",
      "jsonl (default): the original lines\nmd: findings for readers\ncsv: for spreadsheets\n"
      "gpu-forge: kb add commands for the published study's knowledge base",
@@ -115,8 +114,8 @@ const Option options[] = {
      "differences up to PERCENT (default 2) count as noise. If the findings of the records have a\n"
      "higher noise floor, the higher floor counts",
      &A::floor_percent, false, "", 100},
-    {" search list export advice ", "--device", "D", "only records of devices whose name contains D", &A::device},
-    {" search list export advice compare ", "--proto", "P",
+    {" search list export decisions ", "--device", "D", "only records of devices whose name contains D", &A::device},
+    {" search list export decisions compare ", "--proto", "P",
      "only records of experiments whose name begins with P: proto1", &A::experiment},
     {" search list export ", "--max-wrong", "P", "only findings whose verdict is wrong with at most this probability",
      &A::max_wrong},

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <set>
@@ -16,11 +17,11 @@
 #include "common/base/standard_streams.h"
 #include "common/base/text_table.h"
 #include "common/records/case_table.h"
+#include "common/records/decisions.h"
 #include "common/records/recorded.h"
 #include "common/records/spread.h"
 #include "common/records/statistics.h"
 #include "common/source/kernel_source.h"
-#include "findings/kb/advice.h"
 #include "findings/kb/check.h"
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
@@ -28,6 +29,7 @@
 #include "findings/kb/published.h"
 #include "findings/kb/record_input.h"
 #include "findings/kb/runs.h"
+#include "findings/kb/tables.h"
 #include "findings/kb/verify.h"
 
 namespace attn::kb {
@@ -417,33 +419,34 @@ int run_check(const Arguments& given) {
 
 int run_pool(const Arguments& given) {
   bool bad = false;
-  const std::vector<Json> statements = published_statements(source_root());
-  for (const Json& claim : pooled_claims(files_or_base(given, bad).list({}), given.loaded, statements)) print(claim);
+  const std::vector<Record> records = files_or_base(given, bad).list({});
+  const std::vector<Json> claims = pooled_claims(records, given.loaded, published_statements(source_root()));
+  for (const Json& claim : claims) print(claim);
+  if (given.out.empty()) return bad ? 1 : 0;
+  std::string text;
+  for (const Json& table : decision_tables(records, claims)) text += table.dump() + "\n";
+  if (!PendingFile(given.out).write(text)) throw std::runtime_error(fmt::format("{}: cannot be written", given.out));
   return bad ? 1 : 0;
 }
 
-int run_advice(const Arguments& given) {
-  std::vector<Json> claims =
-      given.file.empty() ? pooled_claims(open_to_read(given).list({})) : read_lines(given.file, "pooled/1");
-  // Which claims may advise depends on all claims. So claims are selected by device and experiment only afterwards.
-  std::erase_if(claims, [&](const Json& claim) {
-    return !has_part(claim.at("device"), given.device) ||
-           !claim.at("experiment").get_ref<const std::string&>().starts_with(given.experiment);
-  });
-  const std::string registered = source_root() + "/findings/claims.jsonl";
-  const std::vector<Json> devices =
-      advice_by_device(claims, std::filesystem::exists(registered) ? read_lines(registered, "") : std::vector<Json>());
-  if (given.json) {
-    for (const Json& device : devices) print(device);
-    return 0;
+int run_decisions(const Arguments& given) {
+  bool bad = false;
+  bool told = given.json;
+  const std::vector<Record> records = files_or_base(given, bad).list({});
+  for (const Json& table : decision_tables(records, pooled_claims(records))) {
+    const std::string device = table.at("device");
+    const bool wanted = has_part(device, given.device) &&
+                        table.at("experiment").get_ref<const std::string&>().starts_with(given.experiment);
+    if (!wanted) continue;
+    if (given.json) {
+      print(table);
+    } else if (!table.at("rows").empty()) {
+      print(printable(with_one_unit(device)) + ": " + decisions_text(table, output_width(), SIZE_MAX));
+      told = true;
+    }
   }
-  print(advice_page(devices));
-  std::erase_if(claims, [](const Json& claim) { return claim.at("advice") == ""; });
-  const auto withheld = std::erase_if(claims, [](const Json& claim) { return claim.at("advised") == false; });
-  print(fmt::format(
-      "claims that advise: {}; claims too uncertain to advise: {}; wrong verdicts to expect in this advice: {:.1f}\n",
-      claims.size(), withheld, expected_wrong(claims)));
-  return 0;
+  if (!told) print(std::string("no record answers a question\n"));
+  return bad ? 1 : 0;
 }
 
 int run_fit(const Arguments& given) {

@@ -29,7 +29,7 @@ int run_stats(const Arguments& given);
 int run_verify(const Arguments& given);
 int run_check(const Arguments& given);
 int run_pool(const Arguments& given);
-int run_advice(const Arguments& given);
+int run_decisions(const Arguments& given);
 int run_fit(const Arguments& given);
 int run_export(const Arguments& given);
 int run_compare(const Arguments& given);

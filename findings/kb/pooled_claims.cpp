@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
+#include "common/records/decisions.h"
 #include "common/records/fields.h"
 #include "common/records/finding.h"
 #include "findings/kb/published.h"
+#include "findings/kb/verify.h"
 
 namespace attn::kb {
 namespace {
@@ -94,9 +95,17 @@ std::string title_of(const Told* told, const Json& estimate, const Json& hypothe
   return render(data.at("template").at("title"), data);
 }
 
+/// Whether no kernel of the finding has other source code today. `changed`: by the measurement's id.
+bool is_of_today(const Json& data, const std::map<std::string, bool>& changed) {
+  return std::ranges::none_of(data.at("measurements"), [&](const Json& id) {
+    const auto known = changed.find(id.get<std::string>());
+    return known != changed.end() && known->second;
+  });
+}
+
 /// `all` is sorted by time. Without a run of the wanted kind, loaded or quiet, there is no claim: null.
 Json pooled_claim(const std::string& key, const std::vector<Told>& all, bool loaded,
-                  const std::vector<Json>& statements) {
+                  const std::vector<Json>& statements, const std::map<std::string, bool>& changed) {
   const auto wanted =
       std::find_if(all.rbegin(), all.rend(), [&](const Told& told) { return told.run.loaded == loaded; });
   if (wanted == all.rend()) return nullptr;
@@ -123,7 +132,6 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all, bool loa
   for (const Told& each : all) {
     if (std::ranges::find(ids, Json(each.record->id)) == ids.end()) others.push_back(each.record->id);
   }
-  const Json advice = verdict.state == State::inconclusive || !told ? Json("") : told->data.at("advice");
   return {{"schema", "pooled/1"},
           {"claim_key", key},
           {"experiment", latest.record->experiment},
@@ -135,30 +143,17 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all, bool loa
           {"threshold", hypothesis.threshold},
           {"title", title_of(told, estimate, latest.data.at("hypothesis"))},
           {"verdict", {{"state", state}, {"reason", verdict.reason}}},
-          {"advice", advice},
           {"estimate", short_estimate(estimate)},
           {"latest", latest.record->id},
           {"ts", latest.record->ts},
           {"findings", ids},
           {"others", others},
-          {"measured", measured_by(latest.data)},
+          {"today", is_of_today(latest.data, changed)},
+          {"pair", pair_of(Json{{"data", latest.data}})},
           {"power_capped", conclusion.power_capped},
           {"wrong", rounded(wrong(hypothesis, conclusion), 6)},
           {"published", published_answers(statements, latest.record->experiment, hypothesis.id,
                                           latest.data.at("subject"), conclusion)}};
-}
-
-bool is_decided(const Json& claim) { return claim.at("verdict").at("state") != name(State::inconclusive); }
-/// Whether the verdict cannot be wrong in the next run, because the figure is exact.
-bool is_certain(const Json& claim) { return is_decided(claim) && is_exact(claim.at("estimate")); }
-
-Doubts doubts_of(const std::vector<Json>& claims) {
-  Doubts doubts;
-  for (const Json& claim : claims) {
-    if (!is_decided(claim) || is_certain(claim)) continue;
-    doubts[claim.at("measured")].push_back(claim.at("wrong").get<double>());
-  }
-  return doubts;
 }
 
 }  // namespace
@@ -166,7 +161,9 @@ Doubts doubts_of(const std::vector<Json>& claims) {
 std::vector<Json> pooled_claims(const std::vector<Record>& records, bool loaded, const std::vector<Json>& statements) {
   const Rans rans = rans_of(records);
   std::map<std::string, std::vector<Told>> claims;
+  std::map<std::string, bool> changed;
   for (const Record& record : records) {
+    if (record.kind == "measurement") changed[record.id] = age_of(record.json()).first == Freshness::changed;
     if (record.kind != "finding") continue;
     Json joined = record.joined();
     Run run = run_of(record, joined, rans);
@@ -175,45 +172,10 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records, bool loaded,
   std::vector<Json> pooled;
   for (auto& [key, all] : claims) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
-    if (Json claim = pooled_claim(key, all, loaded, statements); !claim.is_null()) pooled.push_back(std::move(claim));
+    Json claim = pooled_claim(key, all, loaded, statements, changed);
+    if (!claim.is_null()) pooled.push_back(std::move(claim));
   }
-  // discoveries() gets all claims whose verdict may be wrong, decided or not.
-  std::vector<Json*> tested;
-  std::map<std::string, int> claims_of;  // the number of claims that judge a measurement
-  for (Json& claim : pooled) {
-    claim["advised"] = is_certain(claim);
-    if (is_certain(claim)) continue;
-    tested.push_back(&claim);
-    ++claims_of[claim.at("measured")];
-  }
-  std::vector<double> wrong, weights;
-  for (const Json* claim : tested) {
-    wrong.push_back(is_decided(*claim) ? claim->at("wrong").get<double>() : 1);
-    weights.push_back(1.0 / claims_of.at(claim->at("measured")));
-  }
-  const std::vector<bool> found = discoveries(wrong, weights);
-  for (size_t i = 0; i < tested.size(); ++i) (*tested[i])["advised"] = static_cast<bool>(found[i]);
   return pooled;
 }
-
-std::vector<bool> discoveries(const std::vector<double>& wrong, const std::vector<double>& weights, double share) {
-  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
-  std::vector<size_t> order(wrong.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::sort(order, {}, [&](size_t i) { return wrong[i]; });
-  size_t kept = 0;
-  double rank = 0;
-  for (size_t i = 0; i < order.size(); ++i) {
-    rank += weights[order[i]];
-    if (wrong[order[i]] <= share * rank / all) kept = i + 1;
-  }
-  std::vector<bool> found(wrong.size());
-  for (size_t i = 0; i < kept; ++i) found[order[i]] = true;
-  return found;
-}
-
-double expected_wrong(const std::vector<Json>& claims) { return attn::expected_wrong(doubts_of(claims)); }
-
-size_t measurements_of(const std::vector<Json>& claims) { return doubts_of(claims).size(); }
 
 }  // namespace attn::kb

@@ -14,31 +14,18 @@ namespace attn::kb {
 ///   claim_key   of its findings
 ///   experiment, device, subject                          as in a finding
 ///   hypothesis, metric, op, threshold                    of the hypothesis; `hypothesis` is its id
-///   title, verdict, advice                               by the pooled estimate
+///   title, verdict                                       by the pooled estimate
 ///   estimate    fields of the estimate of a finding
 ///   latest, ts  the id of the latest finding, and its time
 ///   findings    the ids of the pooled findings
 ///   others      the ids of the claim's other findings
-///   measured    measured_by() of the latest finding: claims with an equal `measured` judge one measurement
+///   today       false if a kernel of the latest finding has other source code in the source tree today
+///   pair        the cases of its baseline and its contender; null if it is about no pair
 ///   wrong       the probability that the next run's figure and the pooled figure lie on different sides of the
 ///               threshold; 0 if exact
 ///   power_capped  whether the device reached its power limit in one of the pooled runs
-///   advised     whether the advice may be given: the verdict is not inconclusive, and the claim is exact or selected
-///               by discoveries()
 ///   published   published_answers() to the `statements` of studies (published.h)
 std::vector<Json> pooled_claims(const std::vector<Record>& records, bool loaded = false,
                                 const std::vector<Json>& statements = {});
-
-/// Selects claims by Benjamini and Hochberg's rule (1997, weighted): the largest set of which a share of at most
-/// `share` is expected to be wrong. `wrong` has the probability that a claim is wrong. The `weights` of the claims that
-/// judge one measurement add up to 1. Returns true for each claim in the set.
-std::vector<bool> discoveries(const std::vector<double>& wrong, const std::vector<double>& weights,
-                              double share = 0.05);
-
-/// Returns the expected number of wrong verdicts among pooled claims. The claims that judge one measurement count as
-/// one verdict. Inconclusive claims and exact claims do not count.
-double expected_wrong(const std::vector<Json>& claims);
-/// Returns the number of measurements that the verdicts of expected_wrong() judge.
-size_t measurements_of(const std::vector<Json>& claims);
 
 }  // namespace attn::kb

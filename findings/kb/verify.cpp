@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/records/fields.h"
@@ -196,15 +197,15 @@ class KernelTexts {
   static bool defines(const SourceFile& file, const std::string& entry) {
     return file.text.find(is_machine_code(file.path) ? entry : entry + "(") != file.text.npos;
   }
-  /// identifying_text(), from a cache if no header is replaced.
+  /// identifying_text(), once for each file and its replaced headers.
   std::string text_once(const KernelSource& source) {
-    if (!source.includes.empty()) return identifying_text(source);
-    const auto place = texts_.find(source.path);
-    return place != texts_.end() ? place->second : texts_.emplace(source.path, identifying_text(source)).first->second;
+    const auto place = texts_.find({source.path, source.includes});
+    if (place != texts_.end()) return place->second;
+    return texts_.emplace(std::pair(source.path, source.includes), identifying_text(source)).first->second;
   }
 
   std::vector<SourceFile> files_;
-  std::map<std::string, std::string> texts_;  // identifying texts by path
+  std::map<std::pair<std::string, std::map<std::string, std::string>>, std::string> texts_;
 };
 
 /// Whether some of the findings or runs are supported and others refuted.
@@ -261,18 +262,34 @@ std::vector<std::string> verify_record(const Record& record, const Json& json) {
 
 Freshness freshness(const Json& pipeline) {
   static KernelTexts kernels;
+  static std::map<std::array<Json, 3>, Freshness> known;  // measurements share kernels
+  const auto [place, added] = known.try_emplace(
+      {pipeline.at("key"), pipeline.at("source_sha256"), pipeline.value("hooks", Json())}, Freshness::unknown);
+  if (!added) return place->second;
   std::vector<SourceFile> hooks;
   for (const Json& hook : pipeline.value("hooks", Json::array())) hooks.push_back({hook.at("file"), hook.at("text")});
   std::optional<KernelSource> source = parse_key(pipeline.at("key").get<std::string>(), hooks);
-  if (!source || kernels.empty()) return Freshness::unknown;
-  return kernels.name_files(*source, pipeline.at("source_sha256")) ? Freshness::current : Freshness::changed;
+  if (source && !kernels.empty()) {
+    const bool same = kernels.name_files(*source, pipeline.at("source_sha256"));
+    place->second = same ? Freshness::current : Freshness::changed;
+  }
+  return place->second;
+}
+
+std::pair<Freshness, std::string> age_of(const Json& measurement) {
+  std::pair<Freshness, std::string> worst = {Freshness::current, ""};
+  for (const Json& pipeline : kernels_of(measurement)) {
+    if (const Freshness state = freshness(pipeline); state >= worst.first) worst = {state, pipeline.at("key")};
+  }
+  if (worst.second.empty()) worst.first = Freshness::unknown;
+  return worst;
 }
 
 int64_t Verification::count(Opposition why) const { return std::ranges::count(opposed, why, &OpposedClaim::why); }
 
 Verification verify(const Store& store) {
   Verification result;
-  std::map<std::string, std::vector<Json>> kernels;  // kernels of each measurement, by the measurement's id
+  std::map<std::string, std::pair<Freshness, std::string>> ages;  // by the measurement's id
   Rans rans;
   std::map<std::string, std::vector<Record>> claims;             // by claim_key
   std::map<std::string, std::vector<std::string>> measurements;  // their ids, by the id of the finding
@@ -281,7 +298,7 @@ Verification verify(const Store& store) {
     const Json json = record.json();
     for (std::string& text : verify_record(record, json)) result.problems.push_back({record.id, std::move(text)});
     if (record.kind == "measurement") {
-      kernels[record.id] = kernels_of(json);
+      ages[record.id] = age_of(json);
       rans[record.id] = ran(json);
     }
     if (record.kind == "finding") {
@@ -295,40 +312,32 @@ Verification verify(const Store& store) {
     result.opposed.push_back({key, findings, opposition(findings, rans)});
   }
 
-  std::map<std::array<Json, 3>, Freshness> known;  // measurements share kernels
-  const auto state_of = [&](const Json& pipeline) {
-    const auto [place, added] = known.try_emplace(
-        {pipeline.at("key"), pipeline.at("source_sha256"), pipeline.value("hooks", Json())}, Freshness::unknown);
-    if (added) place->second = freshness(pipeline);
-    return place->second;
-  };
   /// The worst state of the finding's kernels, and the key of the last kernel in this state.
-  const auto age_of = [&](const Record& finding) {
+  const auto oldest = [&](const Record& finding) {
     std::pair<Freshness, std::string> worst = {Freshness::current, ""};
     for (const std::string& id : measurements.at(finding.id)) {
-      for (const Json& pipeline : kernels[id]) {
-        if (const Freshness state = state_of(pipeline); state >= worst.first) worst = {state, pipeline.at("key")};
-      }
+      const auto own = ages.find(id);
+      if (own != ages.end() && !own->second.second.empty() && own->second.first >= worst.first) worst = own->second;
     }
     if (worst.second.empty()) worst.first = Freshness::unknown;  // no kernel is known
     return worst;
   };
   for (const auto& [key, findings] : claims) {
     std::string latest_fresh;  // time of the latest finding that counts as fresh
-    std::vector<std::pair<Freshness, std::string>> ages;
+    std::vector<std::pair<Freshness, std::string>> found;
     for (const Record& finding : findings) {
-      ages.push_back(age_of(finding));
-      if (ages.back().first == Freshness::current) latest_fresh = std::max(latest_fresh, finding.ts);
+      found.push_back(oldest(finding));
+      if (found.back().first == Freshness::current) latest_fresh = std::max(latest_fresh, finding.ts);
     }
     for (size_t i = 0; i < findings.size(); ++i) {
       const Record& finding = findings[i];
-      if (ages[i].first != Freshness::changed) {
-        ++(ages[i].first == Freshness::current ? result.fresh : result.unknown);
+      if (found[i].first != Freshness::changed) {
+        ++(found[i].first == Freshness::current ? result.fresh : result.unknown);
       } else if (!latest_fresh.empty() && finding.ts <= latest_fresh) {
         ++result.superseded;
       } else {
         result.stale.push_back({finding.id, fmt::format("{} ({}): {} has other source code today", finding.title,
-                                                        finding.device, ages[i].second)});
+                                                        finding.device, found[i].second)});
       }
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "findings/kb/runs.h"
@@ -53,5 +54,9 @@ Verification verify(const Store& store);
 /// has. unknown: the pipeline's key does not describe the whole source, or there is no source tree.
 enum class Freshness { current, unknown, changed };  // from the best to the worst
 Freshness freshness(const Json& pipeline);
+
+/// Returns the worst state of a measurement's kernels, and the key of the last kernel in this state; unknown and ""
+/// without kernels.
+std::pair<Freshness, std::string> age_of(const Json& measurement);
 
 }  // namespace attn::kb

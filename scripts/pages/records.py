@@ -2,6 +2,7 @@
 
 import collections
 import errno
+import functools
 import gc
 import gzip
 import json
@@ -17,7 +18,8 @@ sys.path.insert(0, str(ROOT / "scripts"))  # the programs import command_line an
 # The build folder, which has kb and the pooled claims.
 BUILD = pathlib.Path(os.environ.get("ATTN_BUILD", ROOT / "build/release"))
 RECORDED, CLAIMS = "findings/recorded", "findings/claims.jsonl"
-POOLED = BUILD / "findings/pooled.jsonl"  # the claims of the recorded runs; scripts/build pooled makes it
+# The claims of the recorded runs, and the tables of decisions; scripts/build pooled makes them.
+POOLED, DECISIONS = BUILD / "findings/pooled.jsonl", BUILD / "findings/decisions.jsonl"
 COMPRESSED, SAMPLES = ".jsonl.gz", ".samples.gz"  # the ends of the names of a recorded run and of its samples
 GZIP = b"\x1f\x8b"
 PUBLISHED = "findings/published/*.json"
@@ -186,19 +188,44 @@ def kb(*words, given=None, quiet=False):
     return run.stdout
 
 
-def claims_of(files=()):
-    """Returns the claims of files of records, as kb pool prints them. Without files, these are the claims of the recorded
-    runs, from the file POOLED."""
-    if not files and not POOLED.exists():
-        sys.exit(f"there is no {POOLED}; scripts/build pooled makes it")
-    text = kb("pool", *files, quiet=True) if files else POOLED.read_text(encoding="utf-8")
+def lines_of_kb(command, made, files):
+    """Returns the objects that a command of kb prints about files of records. Without files, these are the objects of the
+    recorded runs, from the file `made`."""
+    if not files and not made.exists():
+        sys.exit(f"there is no {made}; scripts/build pooled makes it")
+    text = kb(*command, *files, quiet=True) if files else made.read_text(encoding="utf-8")
     return [json.loads(line) for line in text.split("\n") if line]
 
 
-def advice(claims):
-    """Returns the advice that follows from pooled claims, by device: the objects of kb advice --json."""
-    text = kb("--json", "advice", "-", given="".join(json.dumps(claim) + "\n" for claim in claims)) if claims else ""
-    return {each["device"]: each for each in map(json.loads, filter(None, text.split("\n")))}
+def claims_of(files=()):
+    """Returns the claims of files of records, or of the recorded runs, as kb pool prints them."""
+    return lines_of_kb(["pool"], POOLED, files)
+
+
+def decisions(files=()):
+    """Returns the tables of decisions (common/records/decisions.h) of files of records, or of the recorded runs, by
+    device."""
+    tables = collections.defaultdict(list)
+    for table in lines_of_kb(["--json", "decisions"], DECISIONS, files):
+        tables[table["device"]].append(table)
+    return dict(tables)
+
+
+@functools.cache
+def older():
+    """Returns the ids of the recorded runs that measured a kernel whose source code has changed since."""
+    return {run for tables in decisions().values() for table in tables for run in table["older"]}
+
+
+def kernels_of(claims):
+    """Returns "kernels of DATE" if some of these pooled claims are of other kernels than today's, else ""."""
+    days = [claim["ts"][:10] for claim in claims if not claim.get("today", True)]
+    return f"kernels of {span_of_days(days)}" if days else ""
+
+
+def span_of_days(days):
+    first, last = min(days), max(days)
+    return first if first == last else f"{first} to {last}"
 
 
 def published():
@@ -322,14 +349,6 @@ def figure_text(estimates):
     return f"{span([estimate['value'] for estimate in estimates])} [{'exact' if exact else next_text(*estimates)}]"
 
 
-def wrong_text(device):
-    """Returns the line that says how many verdicts may be wrong, from an object of advice()."""
-    if not device or not device["decided"]:
-        return "No verdict is decided."
-    return (f"{device['decided']} verdicts, from {device['measurements']} measurements, are decided; of these verdicts, "
-            f"{device['wrong']:.1f} are expected to be wrong in the next run.")
-
-
 def next_text(*estimates):
     """Returns the interval in which the next run's figures are expected, which covers the intervals of all estimates.
     Leaves out an interval in logarithms that says nothing about its figure, because it reaches both below the
@@ -348,7 +367,7 @@ def next_text(*estimates):
 
 
 def holds_if(claim):
-    """Returns when a claim holds, such as "<= 1.05", from a hypothesis or a line of advice()."""
+    """Returns when a claim holds, such as "<= 1.05", from a hypothesis."""
     return f"{claim['op']} {claim['threshold']:g}"
 
 

@@ -4,12 +4,11 @@ The page opens without a network. A click on a number or a point shows the recor
 command that measures the case again. Numbers of other programs, and of devices, have no record to show.
 FILEs hold findings and measurements (JSON lines, plain or gzip), or rows of scripts/peers (.json). Without FILE the
 script reads findings.jsonl, measurements.jsonl and peers*.json in the current folder, else the project's records.
-The advice comes from kb (scripts/build kb); without kb the page has none. The claims of the project's records are those
+The decisions come from kb (scripts/build kb); without kb the page has none. The claims of the project's records are those
 that scripts/build pooled has pooled.
 """
 
 import collections
-import itertools
 import json
 import pathlib
 import statistics
@@ -17,7 +16,6 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))  # with $PYTHONSAFEPATH it is not there
 import records as rec  # noqa: E402
-import tuning  # noqa: E402
 from charts import chart, escaped, grid, table  # noqa: E402
 from command_line import Parser  # noqa: E402
 from peer_suites import Refused, pages  # noqa: E402
@@ -30,7 +28,8 @@ CEILINGS = ("copy_gbps", "f32_tflops", "f16_tflops", "bf16_tflops", "tf32_tflops
 LONG = {"device", "window", "source", "command"}
 LEAST = 3  # the smallest number of lengths in a line of a chart
 MOST_LINES = 6  # the largest number of lines in a chart; report.css has this number of colours
-MOST_OPEN = 16  # the first questions are unfolded, as long as they have together at most this number of advices
+MOST_ROWS = 12  # of a table of decisions that are not folded away
+TILE = ("block_r", "block_c")
 SPLIT = ("dtype", "head_dim", "causal", "generator", "function", "kernel")  # axes that divide a chart, in order
 
 
@@ -105,7 +104,7 @@ def divided(lines):
     """Divides lines into charts of at most MOST_LINES lines. A line is a list of records. Yields (axes that name a
     line, values of the axes that name the chart, lines)."""
     def divide(some, title):
-        own = rec.varying([cells[0]["case"] for cells in some], (*LENGTH, *tuning.TILE, "variants"))
+        own = rec.varying([cells[0]["case"] for cells in some], (*LENGTH, *TILE, "variants"))
         if len(some) <= MOST_LINES or not own:
             for i in range(0, len(some), MOST_LINES):
                 yield own, title, some[i:i + MOST_LINES]
@@ -117,57 +116,59 @@ def divided(lines):
     return divide(lines, {}) if lines else ()
 
 
+def tile_of(case):
+    return f"{case['block_r']}x{case['block_c']}" if all(case.get(axis) for axis in TILE) else ""
+
+
 # ---- the sections of a device: functions that return markup, or ""
 
-def choices(page, measurements):
-    """Returns the tables of the best choices."""
+def decision_table(page, title, heads, rows):
+    cells = []
+    for row in rows:
+        number = page.number.get(row["id"])
+        cells.append((number, [[f"<b>{escaped(cell)}</b>"] if head == "take" else cell for head, cell in zip(heads, row["cells"])]))
+    return table(title, heads, cells)
+
+
+def decisions(page, tables):
+    """Returns the tables of kb decisions. A row links to its record."""
     parts = []
-    for title, note, heads, rows in tuning.tables(*(best(measurements) for best in (
-            tuning.best_tiles, tuning.best_forms, tuning.best_choices))):
-        take = heads.index("take")
-        cells = [(page.number[row[-1]], (*row[:take], [f"<b>{escaped(row[take])}</b>"], *row[take + 1:-1])) for row in rows]
-        parts.append(table(f"{title}. {note.replace('*', '')}", heads, cells))
+    for each in tables:
+        rows, heads = each["rows"], each["heads"]
+        if rows:
+            parts.append(decision_table(page, each["title"], heads, rows[:MOST_ROWS]))
+        if rest := rows[MOST_ROWS:]:
+            parts.append(f"<details><summary>{len(rest)} more rows</summary>{decision_table(page, each['title'], heads, rest)}</details>")
     return "".join(parts)
 
 
-def recommendations(page, advice, measurements):
-    """Returns the choices to take, and the lines of kb advice by topic. A line has the advice; it unfolds to the figure, with
-    the interval in which the next run's figures are expected, and a link to a finding."""
-    topics, count = [], 0
-    for topic, own in itertools.groupby(advice.get("advised", []), lambda line: line["topic"]):
-        lines = []
-        for line in own:
-            figure = rec.figure_text([page.findings[page.number[each]]["data"]["estimate"] for each in line["ids"]])
-            lines.append(f"<details><summary><b>{escaped(line['advice'].removesuffix('.'))}</b> {escaped(line['where'])}</summary>"
-                         f"{escaped(line['metric'])} = {escaped(figure)} (<code>{escaped(line['hypothesis'])}</code>, "
-                         f"<a href=#r-{line['id']}>{line['id']}</a>)</details>")
-        count += len(lines)
-        topics.append(f"<details{' open' * (count <= MOST_OPEN)}><summary><h4>{escaped(topic)}</h4> {len(lines)}"
-                      f"</summary>{''.join(lines)}</details>")
-    if doubtful := advice.get("undecided"):
-        claims = "; ".join(f"<code>{escaped(line['hypothesis'])}</code> in {line['cases']} of {line['of']} cases" for line in doubtful)
-        topics.append(f"<details><summary><h4>Undecided</h4> {len(doubtful)}</summary>The noise is too great for a "
-                      f"verdict or an advice about: {claims}.</details>")
-    wrong = f"<p>{escaped(rec.wrong_text(advice))}</p>" if advice else ""
-    return choices(page, measurements) + wrong + f"<div class=advice>{''.join(topics)}</div>" * bool(topics)
+def chosen_tiles(tables, case):
+    """Returns the tiles that the tables take, and call as good, in the shape of this case."""
+    def is_of(where, axis, value):
+        return axis in TILE or (value in where[axis] if isinstance(where.get(axis), list) else where.get(axis) == value)
+
+    for row in (row for each in tables if each["question"] == "tile" for row in each["rows"]):
+        if all(is_of(row["where"], axis, value) for axis, value in case.items()):
+            return [row["take"], *row["as_good"]]
+    return []
 
 
-def tile_maps(page, measurements):
+def tile_maps(page, tables, measurements):
     found = collections.defaultdict(list)
     for record in measurements:
-        if tuning.tile_of(record["case"]):
-            found[record["experiment"], rec.case_key(record["case"], tuning.TILE)].append(record)
+        if tile_of(record["case"]):
+            found[record["experiment"], rec.case_key(record["case"], TILE)].append(record)
     maps = [cells for cells in found.values()
-            if all(len({cell["case"][axis] for cell in cells if rec.rate(cell)}) > 1 for axis in tuning.TILE)
+            if all(len({cell["case"][axis] for cell in cells if rec.rate(cell)}) > 1 for axis in TILE)
             and sum(rec.rate(cell) is not None for cell in cells) > 3]
-    axes = rec.varying([cells[0]["case"] for cells in maps], tuning.TILE)
+    axes = rec.varying([cells[0]["case"] for cells in maps], TILE)
     parts = []
     for cells in maps:
-        place = {tuning.tile_of(cell["case"]): cell for cell in cells}
+        place = {tile_of(cell["case"]): cell for cell in cells}
         timed = [cell for cell in cells if rec.rate(cell)]
         best = max(timed, key=lambda cell: rec.rate(cell)[0])
-        ties = tuning.entry_of(best, timed, tuning.TILE, tuning.tile_of, {})["tied"]
-        rows, columns = (sorted({cell["case"][axis] for cell in timed}) for axis in tuning.TILE)
+        ties = chosen_tiles(tables, best["case"])
+        rows, columns = (sorted({cell["case"][axis] for cell in timed}) for axis in TILE)
 
         def td(name):
             cell = place.get(name)
@@ -185,7 +186,7 @@ def tile_maps(page, measurements):
         heads = "".join(f"<th scope=col>{escaped(c)}" for c in columns)
         body = "".join(f"<tr><th scope=row>{escaped(r)}{''.join(td(f'{r}x{c}') for c in columns)}" for r in rows)
         parts.append(f"<table class=tiles><caption>{escaped(best['experiment'])}: {escaped(title)}; best "
-                     f"{tuning.tile_of(shape)} at {rec.digits(rec.rate(best)[0])} TFLOPS</caption><thead><tr>"
+                     f"{tile_of(shape)} at {rec.digits(rec.rate(best)[0])} TFLOPS</caption><thead><tr>"
                      f"<th scope=col><abbr title='rows: Br, columns: Bc'>Br\\Bc</abbr>{heads}</thead>"
                      f"<tbody>{body}</tbody></table>")
     return grid(parts)
@@ -205,7 +206,7 @@ def rates_by_length(page, measurements, ceilings):
     for record in measurements:
         at = record["case"].get("q_len")
         if rec.rate(record) and at and at == record["case"].get("kv_len"):
-            line = found[record["experiment"]][rec.case_key(record["case"], (*LENGTH, *tuning.TILE))]
+            line = found[record["experiment"]][rec.case_key(record["case"], (*LENGTH, *TILE))]
             line[at] = max(line.get(at, record), record, key=lambda cell: rec.rate(cell)[0])
     charts = []
     for experiment, lines in found.items():
@@ -264,10 +265,10 @@ def device_rows(environments, latest):
 
 
 SECTIONS = {
-    "Recommendations": "What to take, then advices by question, with the cases where they hold. A click on an advice "
-                       "shows what was measured, and the interval in which the next run's figure is expected.",
-    "Tiles": "Share of the best tile's rate, in %. The best tile has a thick frame. Tiles with a dashed frame are as "
-             "good: their intervals reach the best tile's interval. A dash is a tile that could not run.",
+    "Decisions": "What to take, by question. As good: no run is expected to show that it takes longer. In brackets, the "
+                 "interval in which the next run's figure is expected. A click on a row shows its record.",
+    "Tiles": "Share of the best tile's rate, in %. The fastest tile of the latest run has a thick frame. Tiles with a dashed "
+             "frame are as good, by all runs. A dash is a tile that could not run.",
     "Rate by length": "The best tile of each length. Bars are 95 % intervals; dashed lines are the rates of "
                       "matrix products alone on the same device.",
     "Peers": "Other programs on the same shapes, timed in turns. If a ratio is above 1, our kernel is faster. If an "
@@ -278,17 +279,17 @@ TABLES = {"Verdicts": ("findings", ("verdict", "claim", "finding", "figure", "ne
                                             "% of ceiling"))}
 
 
-def sections_of(page, device, environments, advice, compared):
+def sections_of(page, device, environments, tables, compared):
     """Returns the markup of each of SECTIONS for one device, in order."""
     measurements = [record for record in page.measurements if record["device"] == device]
     ceilings = environments.get(device, {}).get("ceilings") or {}
-    return (recommendations(page, advice, measurements), tile_maps(page, measurements),
+    return (decisions(page, tables), tile_maps(page, tables, measurements),
             rates_by_length(page, measurements, ceilings), peers(compared.get(device, [])))
 
 
-def page_html(findings, measurements, advice, compared, sources, problems):
-    """Returns the page. For each device `advice` has the object of kb advice, and `compared` the results of scripts/peers,
-    each with its name."""
+def page_html(findings, measurements, tables, compared, sources, problems):
+    """Returns the page. For each device `tables` has the tables of kb decisions, and `compared` the results of
+    scripts/peers, each with its name."""
     environments = rec.environments(findings)
     latest = {device: max(rec.run_of(finding)[-1] for finding in findings if finding["data"]["device"] == device)
               for device in environments}
@@ -297,7 +298,7 @@ def page_html(findings, measurements, advice, compared, sources, problems):
     page = Records(findings, measurements, list(dict.fromkeys(devices)))
     blocks = collections.defaultdict(list)
     for i, device in enumerate(page.devices):
-        for title, text in zip(SECTIONS, sections_of(page, device, environments, advice.get(device, {}), compared)):
+        for title, text in zip(SECTIONS, sections_of(page, device, environments, tables.get(device, []), compared)):
             if text:
                 blocks[title].append(f"<div data-device={i}><h3>{escaped(device)}</h3>{text}</div>")
     shown = [title for title in SECTIONS if title in blocks]
@@ -365,15 +366,16 @@ def main():
         if not findings and not measurements and not results:
             raise Refused(f"{', '.join(map(str, files))}: no records; name files of an experiment"
                           + (f" ({problems[0]})" if problems else ""))
-        # Without kb the page has no advice, and each claim the figure of its latest run.
+        # Without kb the page has no decisions, and each claim the figure of its latest run.
         has_kb = (rec.BUILD / "bin/kb").exists()
-        claims = rec.claims_of(own if options.files or here else ()) if own and has_kb else []
+        given = own if options.files or here else ()
+        claims, tables = (rec.claims_of(given), rec.decisions(given)) if own and has_kb else ([], {})
         findings, measurements = list(rec.pooled(findings, claims)), rec.latest_measurements(measurements)
         devices = dict.fromkeys(record["device"] for record in measurements)
         compared = collections.defaultdict(list)
         for path, result in results:
             compared[device_of(path, result["about"], devices)].append((path.stem, result))
-        text = page_html(findings, measurements, rec.advice(claims), compared, dict.fromkeys(map(name_of, files)), problems)
+        text = page_html(findings, measurements, tables, compared, dict.fromkeys(map(name_of, files)), problems)
         options.out.write_text(rec.with_one_unit(text), encoding="utf-8")
     except (OSError, Refused, *rec.UNSOUND) as error:
         print(f"report: {rec.said(error)}", file=sys.stderr)

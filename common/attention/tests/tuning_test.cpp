@@ -107,9 +107,6 @@ TEST_F(TuningTest, ADamagedFileIsOneLineOfTheLogAndTheRulesCount) {
         {R"({"tiles":)" + std::string(100, '[') + std::string(100, ']') + "}", "JSON"},
         {"\xff", "JSON"},
         {R"({"tiles":5})", "tiles: 5"},
-        {R"({"devices":[]})", "devices: []"},
-        {R"({"devices":{"d":{"f32":{"64":[{}]}}}})", "devices: d: f32: 64: 0: {}"},
-        {R"({"choices":{"d":[{"experiment":"e"}]}})", "case"},
         {R"({"generated":{"search":{"x":{}}}})", "generated: search: x: {}"}};
     for (const auto& [place, value, words] : {std::tuple<const char*, Json, const char*>{"/kernel", 1, "kernel: 1"},
                                               {"/dtypes", "f32", "dtypes: \"f32\""},

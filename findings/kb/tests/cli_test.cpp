@@ -220,9 +220,10 @@ TEST_F(KbCliTest, EveryCommandPrintsJson) {
   ingest();
   write("other.jsonl", {measurement(shape(64), 0.9e-3)});
   const std::string id = finding(1.5)["id"];
-  for (const std::string& command : Words{"ingest records.jsonl", "search tile", "show " + id, "list", "stats",
-                                          "verify records.jsonl", "check records.jsonl", "pool records.jsonl", "advice",
-                                          "fit --out - records.jsonl", "export", "compare records.jsonl other.jsonl"}) {
+  for (const std::string& command :
+       Words{"ingest records.jsonl", "search tile", "show " + id, "list", "stats", "verify records.jsonl",
+             "check records.jsonl", "pool records.jsonl", "decisions records.jsonl", "fit --out - records.jsonl",
+             "export", "compare records.jsonl other.jsonl"}) {
     const Outcome outcome = run_line(command + " --json");
     EXPECT_EQ(outcome.status, 0) << command << ": " << outcome.err;
     EXPECT_FALSE(run_line("--json " + command).out.empty()) << command;

@@ -1,0 +1,94 @@
+// The decisions that somebody with a kernel to write has to make, as one table for each question: what to take in which
+// case, by measurements and by claims. The answer at a run's end, `kb decisions`, the pages of the devices, README and
+// the report print these tables; no other program decides what to take.
+//
+// A table is an object:
+//   question, title   "tile", and the question in words
+//   experiment        the experiment whose runs answer the question; `device` is the device
+//   heads             the columns that some row fills: a part of "what", "case", "take", "others", "as good",
+//                     "figure", "runs", "kernels of", "record", in this order
+//   rows              an array, the most useful rows first
+// A row has `cells`, a text for each column, and the values from which they are made:
+//   what              what the row compares or counts; "" where the table has only one subject
+//   case              the case, for people: "bf16, D=128, causal, 4 x 16 heads, 4096 tokens"
+//   where             the case, as axes with their values. An axis over which neighbouring cases with one answer were
+//                     merged (a length, or Told::over) has an array of values. Cases that differ in type, head_dim,
+//                     mask, batch or heads are never merged.
+//   take              what to take; "either" where the noise allows no choice between two; "" for a figure that is no
+//                     choice
+//   as_good           options that are as good as `take`
+//   default           {"option", "ratio"}: the option that the experiment chooses by itself, and its time / the time of
+//                     `take`; null where nobody measured it
+//   slower            [{"option", "ratio"}]: other options, the fastest first
+//   options           the number of options that were compared; 0 without a choice
+//   figure            the figure, with the interval of the next run in brackets
+//   low, high         the lowest and the highest figure; null without a figure
+//   tflops, share     the rate of `take`, and its share of the arithmetic ceiling in per cent; null if not known
+//   runs              the number of runs from which the row is made
+//   day               of the latest of them, "2026-11-26"
+//   today             whether the kernels of the row are those of the source tree. If not, every reader must say
+//                     "kernels of DAY"
+//   example           whether README shows the row, if it is of today's kernels
+//   id                of a measurement or a finding, for `kb show`
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/json.h"
+#include "common/records/comparison.h"
+#include "common/records/measurement.h"
+#include "common/records/pool.h"
+
+namespace attn {
+
+/// What one run measured of one experiment on one device.
+struct MeasuredRun {
+  std::string id, ts = {};  // `ts`: when it began, or of a record of it
+  std::vector<Measurement> results = {};
+  std::vector<Comparison> comparisons = {};
+};
+
+struct DecisionInput {
+  std::string experiment, device;             // `device` as in findings
+  std::vector<const MeasuredRun*> runs = {};  // in order of time
+  /// Claims as kb pool prints them, each also with "pair" (the cases of baseline and contender, or null). A claim with
+  /// "today" false is of other kernels than today's.
+  std::vector<Json> claims = {};
+  /// Whether the kernels of a measurement are today's. Empty: all are.
+  std::function<bool(const Measurement&)> today = {};
+  /// Sets missing axes of a case to their defaults. Empty: unknown. The claim `default_tile` names the default, too.
+  std::function<void(Case&)> complete = {};
+  /// The axes of the choice of an experiment without a question.
+  std::vector<std::string> compared = {};
+};
+
+/// Returns the table of the experiment's question. An experiment without a question has one with a choice among
+/// `compared`, and with all of its claims.
+Json decisions(const DecisionInput& input);
+
+/// Makes a claim for DecisionInput from a finding: its own figure and verdict, of today's kernels.
+Json claim_of(const Json& finding);
+/// Returns the cases of a finding's baseline and contender, as a JSON array; null if the finding is about no pair.
+Json pair_of(const Json& finding);
+
+/// A table as a text: a line for each row, of at most `width` characters with more below it, and about `most_lines` in
+/// all. The last line says how many rows are left out.
+std::string decisions_text(const Json& table, size_t width, size_t most_lines);
+
+/// An option of a choice, for as_good().
+struct OptionRatio {
+  std::string option;
+  double value = 0;    // its time / the time of the best
+  double next_lo = 0;  // the lower end of the interval in which the next run's ratio is expected
+  /// What a claim says about this pair: whether the option is as good as the best. Empty: no claim is about the pair.
+  std::optional<bool> claimed = {};
+};
+/// The one rule of "as good": an option is as good as the best unless the next run's ratio is expected above 1. A claim
+/// about the pair decides instead, so that a row does not contradict its claims. An option that takes longer than one
+/// that a claim calls slower is slower, too. Returns a value for each option.
+std::vector<bool> as_good(const std::vector<OptionRatio>& options);
+
+}  // namespace attn
