@@ -21,6 +21,7 @@ struct CompileTimes {
     code_generation_s += other.code_generation_s;
     return *this;
   }
+  bool operator==(const CompileTimes&) const = default;
 };
 
 struct Binary {
@@ -34,6 +35,7 @@ struct Binary {
   int64_t spill_bytes = -1;       // stack bytes of a thread's spills; -1 if the device does not report it
   int64_t threadgroup_bytes = 0;  // bytes of threadgroup memory that the kernel itself declares; a dispatch adds more
   FunctionConstants run_time;     // values that Device::load() sets; not part of the code, and not in a file
+  bool operator==(const Binary&) const = default;
 };
 
 /// Returns a text: a line with the checksum of the rest of the text, a line of JSON, and the code. The JSON has the

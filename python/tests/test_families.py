@@ -10,7 +10,6 @@ import contextlib
 import io
 import itertools
 import unittest
-import unittest.mock
 
 import torch
 import transformers
@@ -18,44 +17,26 @@ from transformers.cache_utils import DynamicCache, StaticCache
 
 import attn_proto.transformers  # registers the implementation
 from test_operators import DEVICES
+from test_transformers import FAMILIES, padding, tokens
+from test_transformers import model as small_model
 
-torch.set_num_threads(1)  # layers are so small that threads would only wait for each other
-PROMPT, STEPS, VOCABULARY = 20, 3, 99
-SIZES = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "head_dim": 32, "vocab_size": VOCABULARY, "pad_token_id": 0}
-WINDOW = {"sliding_window": 8}
-MIXED = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
-FAMILIES = {
-    "llama": {}, "qwen2": {}, "mistral": WINDOW, "gemma2": {**MIXED, "query_pre_attn_scalar": 32},
-    "gemma3_text": {**MIXED, "query_pre_attn_scalar": 32},
-    # Every token goes to both experts, so rounding cannot change which experts a token goes to.
-    "gpt_oss": {**MIXED, "num_local_experts": 2, "num_experts_per_tok": 2},
-    "llama4_text": {"attention_chunk_size": 8, "num_local_experts": 1, "intermediate_size_mlp": 64, "no_rope_layers": [1, 0],
-                    "layer_types": ["chunked_attention", "full_attention"]}}
+PROMPT, STEPS = 20, 3
+PADDING = ((0, 0, 5), (2, 0, 11))
 
 
 def model(kind, implementation, dtype, device):
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(kind, **{**SIZES, **FAMILIES[kind]})
-    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
+    made = small_model(kind, implementation)
     for parameter in made.parameters():
         if parameter.dim() > 1:  # scores that differ, so that a wrong mask shows
             torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
-    return made.to(torch.bfloat16).to(dtype).to(device).eval()  # the weights have equal values in all types
-
-
-def padding(padded):
-    mask = torch.ones(3, PROMPT, dtype=torch.long)
-    if padded:
-        mask[0, :5], mask[2, :11] = 0, 0
-    return mask
+    return made.to(torch.bfloat16).to(dtype).to(device)  # the weights have equal values in all types
 
 
 def run(model, padded, kind="growing"):
     """The logits of the prompts and of STEPS steps, without the rows of padding."""
     device = model.device
-    ids = torch.randint(1, VOCABULARY, (3, PROMPT + STEPS), generator=torch.Generator().manual_seed(1)).to(device)
-    mask = padding(padded).to(device)
+    ids = tokens(3, PROMPT + STEPS).to(device)
+    mask = padding(3, PROMPT, *(PADDING if padded else ())).to(device)
     cache = (DynamicCache(config=model.config) if kind == "growing" else StaticCache(model.config, max_cache_len=PROMPT + 9)
              if kind == "static" else attn_proto.transformers.PagedCache(model.config, batch=3, max_tokens=PROMPT + 9))
     place, found = (mask.cumsum(-1) - 1).clamp(min=0), []
@@ -99,8 +80,8 @@ class Families(unittest.TestCase):
         from transformers.masking_utils import create_masks_for_generate
 
         plain, ours = (model("llama", name, torch.float32, "cuda") for name in ("eager", "attn_proto"))
-        ids = torch.randint(1, VOCABULARY, (3, PROMPT + 6), generator=torch.Generator().manual_seed(1)).cuda()
-        mask = torch.nn.functional.pad(padding(True), (0, 6), value=1).cuda()
+        ids = tokens(3, PROMPT + 6).cuda()
+        mask = padding(3, PROMPT + 6, *PADDING).cuda()
         want = plain(ids, attention_mask=mask, position_ids=torch.arange(PROMPT + 6, device="cuda")[None]).logits
         cache = StaticCache(ours.config, max_cache_len=PROMPT + 9)
         ours(ids[:, :PROMPT], attention_mask=mask[:, :PROMPT], cache=cache, position_ids=torch.arange(PROMPT, device="cuda")[None])
@@ -146,21 +127,20 @@ class Families(unittest.TestCase):
         alone."""
         device = DEVICES[0]
 
-        def explained(kind, implementation="attn_proto", **inputs):
+        def explained(made, **inputs):
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
-                calls = attn_proto.explain(model(kind, implementation, torch.float32, device), **inputs)
+                calls = attn_proto.explain(made.to(device), **inputs)
             return calls, out.getvalue()
 
-        calls, text = explained("mistral")
+        calls, text = explained(small_model("mistral", "attn_proto"))
         self.assertEqual([(call.run, call.layer, call.why) for call in calls],
                          [(run, f"model.layers.{layer}.self_attn", None) for run in ("prompt", "step") for layer in (0, 1)])
         self.assertIn("2 x 4 x 24 x 24, causal, a window of 8, padding on the left -> the kernels (2 calls like it)", text)
-        with unittest.mock.patch.dict(FAMILIES, llama={"head_dim": 20}):
-            calls, text = explained("llama", input_ids=torch.ones(1, 9, dtype=torch.long, device=device))
+        calls, text = explained(small_model("llama", "attn_proto", head_dim=20), input_ids=tokens(1, 9).to(device))
         self.assertEqual({call.why.partition(";")[0] for call in calls}, {"width 20 is not allowed"})
         self.assertIn("9 x 9, causal -> PyTorch, for: width 20 is not allowed", text)
-        calls, text = explained("llama", "sdpa")
+        calls, text = explained(small_model("llama", "sdpa"))
         self.assertEqual(calls, [])
         self.assertIn("no call of attention reached attn_proto", text)
         seeing = transformers.ViTModel._from_config(transformers.ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2))

@@ -4,7 +4,6 @@ operators."""
 import inspect
 import itertools
 import math
-import multiprocessing
 import pydoc
 import re
 import sys
@@ -577,22 +576,6 @@ class Framework(Case):
                 torch.cuda.synchronize()
             in_threads(lambda i=i: call(i) for i in range(4))
             self.assertEqual(wrong, [])
-
-    @unittest.skipUnless("cpu" in DEVICES, "a build with the cpu device")
-    def test_a_fork_begins_anew(self):
-        q, k, v = qkv("cpu")
-        want = attn_proto.flash(q, k, v)
-
-        def child(connection):
-            connection.send((attn_proto.flash(q, k, v) - want).abs().max().item())
-
-        context = multiprocessing.get_context("fork")
-        here, there = context.Pipe()
-        process = context.Process(target=child, args=(there,))
-        process.start()
-        self.assertTrue(here.poll(60), "the child hangs")
-        self.assertEqual(here.recv(), 0)
-        process.join()
 
 
 def captured(call, stream=None):

@@ -21,7 +21,6 @@ namespace {
 
 using test::any_kernel;
 using test::AnyDeviceTest;
-using test::buffer_of;
 using test::content_of;
 using test::expect_error;
 using Bytes = std::vector<unsigned char>;
@@ -177,8 +176,8 @@ TEST_F(AnyDeviceTest, VisitsEachPointOfTheGridOnce) {
     })";
   for (const Grid grid :
        {Grid{1, 1, 1}, {3, 1, 1}, {1, 5, 1}, {1, 1, 7}, {3, 5, 7}, {17, 1, 9}, {0, 3, 3}, {3, 3, 0}}) {
-    const Buffer visits = buffer_of(*device_, std::vector<unsigned>(grid.count(), 0));
-    const Buffer wrong = buffer_of(*device_, std::vector<unsigned>{0});
+    const Buffer visits = uploaded(*device_, std::vector<unsigned>(grid.count(), 0));
+    const Buffer wrong = uploaded(*device_, std::vector<unsigned>{0});
     dispatch(any_kernel(device_->info(), body, {{"NX", grid.x}, {"NY", grid.y}, {"NZ", grid.z}}),
              Visit{visits.data(), wrong.data()}, grid);
     EXPECT_EQ(content_of<unsigned>(visits), std::vector<unsigned>(grid.count(), 1))
@@ -199,7 +198,7 @@ TEST_F(AnyDeviceTest, CopiesParametersWhenTheDispatchIsEncoded) {
       for (unsigned long value : p->values) p->sums[index[0]] += value + 0 * count[0];
     })");
   const auto kernel = device_->load(device_->compile(source), source.entry);
-  const Buffer sums = buffer_of(*device_, std::vector<uint64_t>(5, 0));
+  const Buffer sums = uploaded(*device_, std::vector<uint64_t>(5, 0));
   CommandEncoder encoder;
   {
     auto parameters = std::make_unique<LargeParameters>();
@@ -247,7 +246,7 @@ KernelSource kernel_with_several_parameters(const DeviceInfo& info) {
 TEST_F(AnyDeviceTest, TakesAListOfArguments) {
   const KernelSource source = kernel_with_several_parameters(device_->info());
   const auto kernel = device_->load(device_->compile(source), source.entry);
-  const Buffer sums = buffer_of(*device_, std::vector<double>{0, 0});
+  const Buffer sums = uploaded(*device_, std::vector<double>{0, 0});
   const auto encode = [&](bool timed, float b) {
     CommandEncoder encoder;
     if (timed) encoder.timestamp();
@@ -360,7 +359,7 @@ TEST_F(AnyDeviceTest, DownloadsWaitForEnqueuedCommands) {
     struct Count { unsigned* count; };
     KERNEL(Count) { *p->count = *p->count * 2 + 1 + 0 * (index[0] + count[0]); })");
   const auto kernel = device_->load(device_->compile(source), source.entry);
-  const Buffer count = buffer_of(*device_, std::vector<unsigned>{7});
+  const Buffer count = uploaded(*device_, std::vector<unsigned>{7});
   CommandEncoder encoder;
   encoder.fill(count.data(), 0, sizeof(unsigned));
   encoder.dispatch(*kernel, {}, 1, 0, count.data());
@@ -387,7 +386,7 @@ TEST_F(AnyDeviceTest, FlushesDenormals) {
       result[1] = p->smallest * p->half;
     })");
   constexpr float denormal = std::numeric_limits<float>::denorm_min(), smallest = std::numeric_limits<float>::min();
-  const Buffer results = buffer_of(*device_, std::vector<float>(2 * 5000, 1));
+  const Buffer results = uploaded(*device_, std::vector<float>(2 * 5000, 1));
   dispatch(source, Denormals{results.data(), denormal, smallest, 0.5f}, {5000, 1, 1});
   EXPECT_EQ(content_of<float>(results), std::vector<float>(2 * 5000, 0));
   volatile float host = denormal;
@@ -400,7 +399,7 @@ TEST_F(AnyDeviceTest, TakesSubmissionsFromSeveralThreads) {
     struct Count { unsigned* count; };
     KERNEL(Count) { *p->count += 1; })");
   const auto kernel = device_->load(device_->compile(source), source.entry);
-  const Buffer counts = buffer_of(*device_, std::vector<unsigned>(4, 0));
+  const Buffer counts = uploaded(*device_, std::vector<unsigned>(4, 0));
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {

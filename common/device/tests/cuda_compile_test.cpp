@@ -31,13 +31,7 @@ namespace fs = std::filesystem;
 class CudaCompileTest : public test::CudaCompilerTest {
  protected:
   std::string error_of(const KernelSource& source, const CompileOptions& options = {}) {
-    try {
-      compiler_->compile(source, options);
-    } catch (const CompileError& error) {
-      return error.what();
-    }
-    ADD_FAILURE() << "the compiler accepted a kernel with errors: " << source.key();
-    return {};
+    return test::message_of<CompileError>([&] { compiler_->compile(source, options); });
   }
 };
 

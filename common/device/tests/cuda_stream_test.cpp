@@ -14,7 +14,6 @@
 namespace attn {
 namespace {
 
-using test::buffer_of;
 using test::content_of;
 
 TEST(CudaOpenForTest, RefusesOrdinalsWithoutADevice) {
@@ -61,6 +60,15 @@ class GpuStreamTest : public testing::Test {
     encoder.dispatch(*kernel_, {}, 1, 0, count);
     return encoder;
   }
+  /// Ends the stream's capture.
+  CUgraphExec captured() {
+    CUgraph graph = nullptr;
+    check(cuda_->cuStreamEndCapture(stream_, &graph), "cuStreamEndCapture");
+    CUgraphExec executable = nullptr;
+    check(cuda_->cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiate");
+    cuda_->cuGraphDestroy(graph);
+    return executable;
+  }
 
   const CudaDriver* cuda_ = nullptr;
   CUcontext context_ = nullptr;
@@ -93,7 +101,7 @@ TEST_F(GpuStreamTest, RunsAfterTheProgramsCommandsOnTheStream) {
 }
 
 TEST_F(GpuStreamTest, EnqueuedCommandsMayBeCaptured) {
-  Buffer count = buffer_of(*device_, std::vector<unsigned>{0});
+  Buffer count = uploaded(*device_, std::vector<unsigned>{0});
   CommandEncoder encoder;
   encoder.fill(count.data(), 0, sizeof(unsigned));
   CommandEncoder more = twice(count.data());
@@ -107,13 +115,8 @@ TEST_F(GpuStreamTest, EnqueuedCommandsMayBeCaptured) {
   EXPECT_THROW(count.upload(&one, sizeof one), std::logic_error);
   EXPECT_THROW(Buffer(*device_, 64), std::logic_error);
   EXPECT_FALSE(device_->lost());
-  CUgraph graph = nullptr;
-  check(cuda_->cuStreamEndCapture(stream_, &graph), "cuStreamEndCapture");
+  CUgraphExec executable = captured();
   EXPECT_EQ(content_of<unsigned>(count)[0], 0u) << "the captured commands ran during the capture";
-
-  CUgraphExec executable = nullptr;
-  check(cuda_->cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiate");
-  cuda_->cuGraphDestroy(graph);
   for (int i = 0; i < 3; ++i) {
     count.upload(&one, sizeof one);
     check(cuda_->cuGraphLaunch(executable, stream_), "cuGraphLaunch");
@@ -130,18 +133,14 @@ TEST_F(GpuStreamTest, WorksDuringACaptureOfAnyStream) {
   check(cuda_->cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
   EXPECT_NE(device->capture_of(stream_), 0u);
   const auto kernel = device->load(device->compile(twice_and_one()), "run");
-  const Buffer count = buffer_of(*device, std::vector<unsigned>{5});
+  const Buffer count = uploaded(*device, std::vector<unsigned>{5});
   CommandEncoder encoder;
   encoder.dispatch(*kernel, {}, 1, 0, count.data());
   device->enqueue(encoder, stream_);
-  CUgraph graph = nullptr;
-  check(cuda_->cuStreamEndCapture(stream_, &graph), "cuStreamEndCapture");
   CUcontext current = nullptr;
   cuda_->cuCtxGetCurrent(&current);
   EXPECT_EQ(current, context_) << "the device must restore the caller's context";
-  CUgraphExec executable = nullptr;
-  check(cuda_->cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiate");
-  cuda_->cuGraphDestroy(graph);
+  CUgraphExec executable = captured();
   for (const unsigned want : {11u, 23u}) {
     check(cuda_->cuGraphLaunch(executable, stream_), "cuGraphLaunch");
     while (cuda_->cuStreamQuery(stream_) == CUDA_ERROR_NOT_READY) {
@@ -154,7 +153,7 @@ TEST_F(GpuStreamTest, WorksDuringACaptureOfAnyStream) {
 TEST_F(GpuStreamTest, TakesTheDefaultStream) {
   const auto device = open_cuda_device_for(0, nullptr);
   const auto kernel = device->load(device->compile(twice_and_one()), "run");
-  const Buffer count = buffer_of(*device, std::vector<unsigned>{0});
+  const Buffer count = uploaded(*device, std::vector<unsigned>{0});
   for (const bool timed : {false, true}) {
     CommandEncoder encoder;
     if (timed) encoder.timestamp();

@@ -170,14 +170,8 @@ TEST_F(DeviceTest, AFaultOfAGuardedKernelLosesTheDeviceAndNotTheProcess) {
 #endif
   for (const auto& [text, what] : wrongs) {
     device_ = Device::open(spec_);
-    PipelineCache pipelines(*device_, "");
     int zero = 0;
-    int* const parameter = &zero;
-    const auto submit = [&, &source_text = text] {
-      CommandEncoder encoder;
-      encoder.dispatch(*pipelines.get(guarded_text(source_text)).kernel, {1000}, 1, 0, parameter);
-      device_->submit(encoder);
-    };
+    const auto submit = [&, source = guarded_text(text)] { dispatch(source, &zero, {1000}); };
     const std::string message = message_of<DeviceFault>(submit);
     test::expect_words(message, {"cpu:threads=3", "run", "user's function", what});
     EXPECT_TRUE(device_->lost());
@@ -187,14 +181,11 @@ TEST_F(DeviceTest, AFaultOfAGuardedKernelLosesTheDeviceAndNotTheProcess) {
 
 TEST_F(DeviceTest, AGuardedKernelMayBeSubmittedManyTimes) {
   PipelineCache pipelines(*device_, "");
-  const KernelSource source = [] {
-    KernelSource counting = kernel_text(R"(
-      extern "C" void run(unsigned* const* count, const Threadgroup*) {
-        __atomic_fetch_add(*count, 1u, __ATOMIC_RELAXED);
-      })");
-    counting.guarded = true;
-    return counting;
-  }();
+  KernelSource source = kernel_text(R"(
+    extern "C" void run(unsigned* const* count, const Threadgroup*) {
+      __atomic_fetch_add(*count, 1u, __ATOMIC_RELAXED);
+    })");
+  source.guarded = true;
   unsigned count = 0;
   unsigned* const parameter = &count;
   CommandEncoder encoder;
@@ -211,14 +202,8 @@ TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
   KernelSource harmless = guarded_text(""), wild = guarded_text("*reinterpret_cast<volatile int*>(72) = 1;");
   wild.guarded = false;
   int zero = 0;
-  int* const parameter = &zero;
   const auto both = [&] {
-    PipelineCache pipelines(*device_, "");
-    for (const KernelSource& source : {harmless, wild}) {
-      CommandEncoder encoder;
-      encoder.dispatch(*pipelines.get(source).kernel, {10}, 1, 0, parameter);
-      device_->submit(encoder);
-    }
+    for (const KernelSource& source : {harmless, wild}) dispatch(source, &zero, {10});
   };
   EXPECT_EXIT(both(), testing::KilledBySignal(SIGSEGV), "");
 }
@@ -236,13 +221,7 @@ TEST_F(DeviceTest, AGuardedKernelLeavesHandlersAndLimits) {
     getrlimit(RLIMIT_STACK, &before);
     before.rlim_cur = before.rlim_max;
     setrlimit(RLIMIT_STACK, &before);
-    PipelineCache pipelines(*device_, "");
-    int* const parameter = nullptr;
-    const auto submit = [&](const std::string& text) {
-      CommandEncoder encoder;
-      encoder.dispatch(*pipelines.get(guarded_text(text)).kernel, {10}, 1, 0, parameter);
-      device_->submit(encoder);
-    };
+    const auto submit = [&](const std::string& text) { dispatch(guarded_text(text), nullptr, {10}); };
     for (int i = 0; i < 2; ++i) {
       submit("");
       raise(SIGSEGV);

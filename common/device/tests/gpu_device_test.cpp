@@ -19,7 +19,6 @@
 namespace attn {
 namespace {
 
-using test::buffer_of;
 using test::content_of;
 using test::expect_error;
 using test::message_of;
@@ -116,7 +115,7 @@ TEST_F(GpuDeviceTest, GivesThreadgroupMemoryUpToTheLimit) {
       atomicAdd(p.target, own[(threadIdx.x + 5) % 16]);
     })"));
   const size_t most = device_->info().threadgroup_memory_bytes - 64;  // minus the memory that the kernel declares
-  const Buffer sum = buffer_of(*device_, std::vector<unsigned>{0});
+  const Buffer sum = uploaded(*device_, std::vector<unsigned>{0});
   const auto submit = [&](size_t bytes) {
     CommandEncoder encoder;
     encoder.dispatch(*kernel, {7}, 256, bytes, Fill{sum.data(), static_cast<unsigned>(bytes)});
@@ -132,7 +131,7 @@ TEST_F(GpuDeviceTest, GivesThreadgroupMemoryUpToTheLimit) {
 
 TEST_F(GpuDeviceTest, FaultyLaunchIsAnError) {
   const auto kernel = load(increment_on_gpu());
-  const Buffer count = buffer_of(*device_, std::vector<unsigned>{0});
+  const Buffer count = uploaded(*device_, std::vector<unsigned>{0});
   CommandEncoder encoder;
   encoder.dispatch(*kernel, {}, 1, 0, count.data());
   encoder.dispatch(*kernel, {1, 1, 1}, 100'000, 0, count.data());
@@ -146,7 +145,7 @@ TEST_F(GpuDeviceTest, FaultyLaunchIsAnError) {
 TEST_F(GpuDeviceTest, ArgumentsOfAnotherNumberOrSizeAreAnError) {
   const auto kernel =
       load(cuda_kernel(R"(extern "C" __global__ void run(unsigned* p, char a, double b) { *p = a + b; })"));
-  const Buffer result = buffer_of(*device_, std::vector<unsigned>{0});
+  const Buffer result = uploaded(*device_, std::vector<unsigned>{0});
   const auto submit = [&](Arguments arguments) {
     CommandEncoder encoder;
     encoder.dispatch(*kernel, {}, 1, 0, std::move(arguments));
@@ -201,7 +200,7 @@ TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
     unsigned value;
   };
   auto kernel = load(source);
-  const Buffer value = buffer_of(*device_, std::vector<unsigned>{0});
+  const Buffer value = uploaded(*device_, std::vector<unsigned>{0});
   const auto encode = [&](const Kernel& used, unsigned first) {
     CommandEncoder encoder;
     encoder.timestamp();
@@ -301,7 +300,7 @@ TEST_F(GpuDeviceTest, TensorMapsMoveBoxes) {
   constexpr int64_t width = 80, height = 50, box_width = 64, box_height = 32;
   std::vector<uint16_t> numbers(width * height);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<uint16_t>(i + 1);
-  const Buffer source = buffer_of(*device_, numbers);
+  const Buffer source = uploaded(*device_, numbers);
   for (const Swizzle swizzle : {Swizzle::none, Swizzle::bytes_128}) {
     Buffer target(*device_, box_width * box_height * 2);
     const auto map = [&](const Buffer& buffer, uint64_t columns, uint64_t rows) {

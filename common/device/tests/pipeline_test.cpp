@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -71,7 +70,6 @@ class FakeDevice : public test::HostMemoryDevice {
     for (const auto& [key, count] : compiled_) sum += count;
     return sum;
   }
-  const std::map<std::string, int>& compiled_by_key() const { return compiled_; }
 
   std::string identity = "compiler 1";
   std::chrono::milliseconds compile_time{0};
@@ -88,18 +86,6 @@ char changed_bit(size_t at) { return static_cast<char>(at % 2 == 0 ? 0x20 : 1 <<
 
 KernelSource source_number(int64_t number) { return kernel_text("// nothing\n", {{"NUMBER", number}}); }
 
-void expect_equal(const Binary& binary, const Binary& expected) {
-  EXPECT_EQ(binary.key, expected.key);
-  EXPECT_EQ(binary.source_sha256, expected.source_sha256);
-  EXPECT_EQ(binary.code_sha256, expected.code_sha256);
-  EXPECT_EQ(binary.code, expected.code);
-  EXPECT_EQ(binary.times.front_end_s, expected.times.front_end_s);
-  EXPECT_EQ(binary.times.optimizer_s, expected.times.optimizer_s);
-  EXPECT_EQ(binary.times.code_generation_s, expected.times.code_generation_s);
-  EXPECT_EQ(binary.registers, expected.registers);
-  EXPECT_EQ(binary.spill_bytes, expected.spill_bytes);
-}
-
 class PipelineCacheTest : public testing::Test {
  protected:
   /// Returns the origin of the source's pipeline in a new cache over the folder, as in a new process. Checks the binary
@@ -107,7 +93,7 @@ class PipelineCacheTest : public testing::Test {
   std::string origin_in_a_new_run(const KernelSource& source, const std::string& folder) {
     PipelineCache cache(device_, folder);
     const Pipeline& pipeline = cache.get(source);
-    expect_equal(pipeline.binary, FakeDevice::expected(source));
+    EXPECT_EQ(pipeline.binary, FakeDevice::expected(source));
     EXPECT_EQ(static_cast<const FakeKernel&>(*pipeline.kernel).code, pipeline.binary.code);
     return pipeline.origin;
   }
@@ -257,30 +243,6 @@ TEST_F(PipelineCacheTest, LeavesNoPartOfAFileOnAFullDisk) {
   EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk") << "the cache must write again when the disk has room";
 }
 
-TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
-  device_.compile_time = std::chrono::milliseconds(5);
-  PipelineCache cache(device_, folder_.path());
-  constexpr int keys = 10;
-  std::array<std::array<const Pipeline*, keys>, 8> found = {};
-  std::vector<std::thread> threads;
-  for (size_t thread = 0; thread < found.size(); ++thread) {
-    threads.emplace_back([&, thread] {
-      // Half of the threads begin with the last key.
-      for (int i = 0; i < keys; ++i) {
-        const int key = thread % 2 ? keys - 1 - i : i;
-        found[thread][key] = &cache.get(source_number(key));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(device_.compiled_by_key().size(), size_t{keys});
-  EXPECT_EQ(device_.compiled(), keys);
-  for (const auto& of_thread : found) EXPECT_EQ(of_thread, found[0]);
-  for (int key = 0; key < keys; ++key) expect_equal(found[0][key]->binary, FakeDevice::expected(source_number(key)));
-  EXPECT_EQ(folder_.files().size(), size_t{keys});
-  EXPECT_EQ(cache.archive().size(), size_t{keys});
-}
-
 TEST_F(PipelineCacheTest, AWaitingThreadCompilesAfterAFailedCompilation) {
   device_.compile_time = std::chrono::milliseconds(50);
   device_.fail = true;
@@ -383,7 +345,7 @@ class PipelineArchiveTest : public PipelineCacheTest {
     for (int i = 0; i < entries; ++i) {
       if (const Binary* binary = archive->find(key(i))) {
         ++found;
-        expect_equal(*binary, FakeDevice::expected(source_number(i)));
+        EXPECT_EQ(*binary, FakeDevice::expected(source_number(i)));
       }
     }
     EXPECT_EQ(archive->size(), found);
@@ -401,7 +363,7 @@ TEST_F(PipelineArchiveTest, IsAskedBeforeTheDiskAndTheCompiler) {
   second.attach(PipelineArchive::load(path_));
   const Pipeline& pipeline = second.get(source_number(1));
   EXPECT_EQ(pipeline.origin, "archive");
-  expect_equal(pipeline.binary, FakeDevice::expected(source_number(1)));
+  EXPECT_EQ(pipeline.binary, FakeDevice::expected(source_number(1)));
   EXPECT_EQ(second.get(source_number(2)).origin, "compiled");
   EXPECT_EQ(second.archive().size(), 2u);
   EXPECT_EQ(device_.compiled(), 3);
@@ -453,7 +415,7 @@ TEST_F(PipelineArchiveTest, DamagedEntriesAreReportedAndCompiledAgain) {
   int compiled = 0;
   for (int i = 0; i < entries; ++i) {
     const Pipeline& pipeline = second.get(source_number(i));
-    expect_equal(pipeline.binary, FakeDevice::expected(source_number(i)));
+    EXPECT_EQ(pipeline.binary, FakeDevice::expected(source_number(i)));
     compiled += pipeline.origin == "compiled";
   }
   EXPECT_EQ(compiled, 1);

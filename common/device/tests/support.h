@@ -121,6 +121,7 @@ class OpenDeviceTest : public testing::Test {
   void dispatch(const KernelSource& source, const Parameters& parameters, Grid grid = {}, size_t threadgroup_bytes = 0,
                 uint32_t threads = 1) {
     const auto kernel = device_->load(device_->compile(source), source.entry);
+    kernel->guarded = source.guarded;
     CommandEncoder encoder;
     encoder.dispatch(*kernel, grid, threads, threadgroup_bytes, parameters);
     device_->submit(encoder);
@@ -144,15 +145,8 @@ class AnyDeviceTest : public OpenDeviceTest {
 template <typename T>
 std::vector<T> content_of(const Buffer& buffer) {
   std::vector<T> values(buffer.bytes() / sizeof(T));
-  buffer.download(values.data(), buffer.bytes());
+  if (!values.empty()) buffer.download(values.data(), buffer.bytes());
   return values;
-}
-
-template <typename T>
-Buffer buffer_of(Device& device, const std::vector<T>& values) {
-  Buffer buffer(device, values.size() * sizeof(T));
-  buffer.upload(values.data(), buffer.bytes());
-  return buffer;
 }
 
 }  // namespace attn::test
