@@ -388,24 +388,30 @@ Check LinearOutputs::check_states() {
   return check;
 }
 
-LinearProblem::LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
-                             const LinearCase& config, const Plan& plan)
+LinearLaunched::LinearLaunched(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
+                               const LinearCase& config, const Plan& plan)
     : device_(device),
       config_(config),
       outputs_(device, std::move(inputs), config),
       launch_(device, pipelines, config.linear, plan) {}
 
-Check LinearProblem::check() {
+Check LinearLaunched::check_with(const std::function<void(const LinearTensors&)>& launch) {
   Check check = outputs_.check();
   if (!config_.with_state) {
-    poison();
-    CommandEncoder encoder;
-    launch_.encode(encoder, outputs_.tensors_with_states());
-    device_.submit(encoder);
+    outputs_.poison();
+    launch(outputs_.tensors_with_states());
     check.merge(outputs_.check_states());
   }
   if (!launch_.guards_intact()) check.fail("a guard band of the memory that phases share was overwritten");
   return check;
+}
+
+Check LinearProblem::check() {
+  return check_with([&](const LinearTensors& tensors) {
+    CommandEncoder encoder;
+    launch_.encode(encoder, tensors);
+    device_.submit(encoder);
+  });
 }
 
 Json LinearProblem::values() const {
@@ -417,13 +423,6 @@ Json LinearProblem::values() const {
   }
   return values;
 }
-
-HostScanProblem::HostScanProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
-                                 const LinearCase& config, const Plan& plan)
-    : device_(device),
-      config_(config),
-      outputs_(device, std::move(inputs), config),
-      launch_(device, pipelines, config.linear, plan) {}
 
 HostScanProblem::Times HostScanProblem::run(const LinearTensors& tensors) {
   outputs_.poison();
@@ -448,16 +447,6 @@ double HostScanProblem::sample() {
   sum_s_.push_back(times.scan.sum_s);
   up_s_.push_back(times.scan.up_s);
   return times.all_s;
-}
-
-Check HostScanProblem::check() {
-  Check check = outputs_.check();
-  if (!config_.with_state) {
-    run(outputs_.tensors_with_states());
-    check.merge(outputs_.check_states());
-  }
-  if (!launch_.guards_intact()) check.fail("a guard band of the memory that phases share was overwritten");
-  return check;
 }
 
 Json HostScanProblem::values() const {

@@ -103,38 +103,45 @@ class LinearOutputs {
   Buffer o_, final_state_, final_key_sum_;
 };
 
-class LinearProblem : public Problem {
+/// The memory and the launch of a case.
+class LinearLaunched {
  public:
   /// `plan` must be the plan of `config`. Throws as LinearLaunch's constructor does.
-  LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
-                const LinearCase& config, const Plan& plan);
-  void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, outputs_.tensors()); }
-  void poison() override { outputs_.poison(); }
-  /// For a case without final states, launches the kernels once more, with final states, and compares these too.
-  /// reference.cpp says which faults only the final states show.
-  Check check() override;
-  Json values() const override;
+  LinearLaunched(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
+                 const LinearCase& config, const Plan& plan);
   const LinearOutputs& outputs() const { return outputs_; }
 
- private:
+ protected:
+  /// Checks the outputs of a launch. For a case without final states, calls `launch` to launch the kernels once more,
+  /// with final states, and compares these too. reference.cpp says which faults only the final states show.
+  Check check_with(const std::function<void(const LinearTensors&)>& launch);
+
   Device& device_;
   LinearCase config_;
   LinearOutputs outputs_;
   LinearLaunch launch_;
 };
 
+class LinearProblem : public Problem, public LinearLaunched {
+ public:
+  using LinearLaunched::LinearLaunched;
+  void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, outputs_.tensors()); }
+  void poison() override { outputs_.poison(); }
+  Check check() override;
+  Json values() const override;
+};
+
 /// A case whose scan runs on the host, between two launches: a sample also has the copies of the states to the host and
 /// back.
-class HostScanProblem : public HostProblem {
+class HostScanProblem : public HostProblem, public LinearLaunched {
  public:
-  HostScanProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
-                  const LinearCase& config, const Plan& plan);
+  using LinearLaunched::LinearLaunched;
   double sample() override;
-  /// Checks as LinearProblem::check() does.
-  Check check() override;
+  Check check() override {
+    return check_with([&](const LinearTensors& tensors) { run(tensors); });
+  }
   /// Returns the median time of each part of a sample, and the bytes of the memory between phases.
   Json values() const override;
-  const LinearOutputs& outputs() const { return outputs_; }
 
  private:
   struct Times {
@@ -143,10 +150,6 @@ class HostScanProblem : public HostProblem {
   };
   Times run(const LinearTensors& tensors);
 
-  Device& device_;
-  LinearCase config_;
-  LinearOutputs outputs_;
-  LinearLaunch launch_;
   std::vector<double> device_s_, down_s_, sum_s_, up_s_;
 };
 

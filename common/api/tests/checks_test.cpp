@@ -63,22 +63,18 @@ struct Cache {
 };
 
 LinearCall linear_call() {
-  LinearCall call;
-  call.q = dense(0, 2, 4, 5, 8);
-  call.k = dense(1000, 2, 4, 5, 8);
-  call.v = dense(2000, 2, 4, 5, 16);
-  call.o = dense(3000, 2, 4, 5, 16);
-  return call;
+  return {.q = dense(0, 2, 4, 5, 8),
+          .k = dense(1000, 2, 4, 5, 8),
+          .v = dense(2000, 2, 4, 5, 16),
+          .o = dense(3000, 2, 4, 5, 16)};
 }
 
 RopeCall rope_call() {
-  RopeCall call;
-  call.q = dense(0, 2, 4, 5, 8);
-  call.k = dense(1000, 2, 2, 5, 8);
-  call.q_out = dense(2000, 2, 4, 5, 8);
-  call.k_out = dense(3000, 2, 2, 5, 8);
-  call.config = {.head_dim = 8, .rotary_dim = 8};
-  return call;
+  return {.q = dense(0, 2, 4, 5, 8),
+          .k = dense(1000, 2, 2, 5, 8),
+          .q_out = dense(2000, 2, 4, 5, 8),
+          .k_out = dense(3000, 2, 2, 5, 8),
+          .config = {.head_dim = 8, .rotary_dim = 8}};
 }
 
 template <typename Call, typename Change>

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -19,6 +18,7 @@
 #include "common/api/attn.h"
 #include "common/api/engine.h"
 #include "common/api/framework.h"
+#include "common/api/tests/device_engine.h"
 #include "common/base/error.h"
 #include "common/base/temporary_folder.h"
 #include "common/cases/reference.h"
@@ -44,27 +44,13 @@ struct QKVO {
         v(random_tensor(2, kv_heads, keys, 64, dtype, layout, 1, 2)),
         o(Tensor::zeros(2, heads, rows, 64, dtype, layout)) {}
 
-  FlashCall call() {
-    FlashCall call;
-    call.q = view_of(q);
-    call.k = view_of(k);
-    call.v = view_of(v);
-    call.o = view_of(o);
-    return call;
-  }
+  FlashCall call() { return {.q = view_of(q), .k = view_of(k), .v = view_of(v), .o = view_of(o)}; }
   /// Returns the largest difference of the outputs from the oracle's outputs.
   double error(bool causal = false) const {
     const AttentionShape shape{2, q.heads, k.heads, q.seq, k.seq, 64, causal};
     const ReferenceRows want = reference_attention(shape, q, k, v, all_rows(shape));
-    double most = 0;
-    for (size_t row = 0; row < want.rows.size(); ++row) {
-      const auto& [batch, head, query] = want.rows[row];
-      for (int64_t d = 0; d < 64; ++d) {
-        const double got = o.at(batch, head, query, d);
-        most = std::isnan(got) ? INFINITY : std::max(most, std::abs(got - want.o[row * 64 + static_cast<size_t>(d)]));
-      }
-    }
-    return most;
+    const Tensor got = convert(o, DType::f32, Layout::bhsd);
+    return test::largest_difference({reinterpret_cast<const float*>(got.data.data()), want.o.size()}, want.o);
   }
 
   Tensor q, k, v, o;

@@ -221,13 +221,7 @@ class CudaDevice : public Device {
     return seconds;
   }
 
-  void enqueue(const CommandEncoder& encoder) override {
-    if (encoder.timestamps() > 0)
-      throw std::logic_error("commands that are enqueued without a wait must have no timestamps");
-    const std::lock_guard lock(mutex_);
-    const Current current(*this);
-    put_on(stream_, encoder.commands());
-  }
+  void enqueue(const CommandEncoder& encoder) override { enqueue(encoder, stream_); }
   void enqueue(const CommandEncoder& encoder, void* stream) override {
     if (encoder.timestamps() > 0)
       throw std::logic_error("commands that are enqueued without a wait must have no timestamps");
