@@ -88,6 +88,14 @@ void* stream_of(c10::Device device) {
   return stream;
 }
 
+/// Calls a function of attn.h with the engine and the stream for a tensor's device, on behalf of the operator `op`.
+template <typename Function, typename... Arguments>
+void call(const char* op, Function* function, const Tensor& tensor, Arguments... arguments) {
+  const c10::Device device = tensor.device();
+  const attn_status status = function(engine_of(device), stream_of(device), arguments...);
+  if (status != ATTN_OK) fail(status, op);
+}
+
 // ---- tensors
 
 DLDataType type_of(const char* name, at::ScalarType type) {
@@ -275,9 +283,7 @@ void run_flash(const Tensor& query, const Tensor& key, const Tensor& value, cons
       written.emplace("lse", *lse);
       options.lse = &*written;
     }
-    const attn_status status =
-        attn_flash(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &out, &options);
-    if (status != ATTN_OK) fail(status, "attn::flash");
+    call("attn::flash", attn_flash, query, &q, &k, &v, &out, &options);
   });
 }
 
@@ -363,8 +369,7 @@ Tensor over_cache(const char* op, CacheFunction* function, const Tensor& query, 
 #define ATTN_OPTIONS_OF_CACHE
 #include "common/attention/options.def"
   options.alibi |= options.alibi_slopes != nullptr;
-  const attn_status status = function(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &out, &options);
-  if (status != ATTN_OK) fail(status, op);
+  call(op, function, query, &q, &k, &v, &out, &options);
   return o;
 }
 
@@ -456,9 +461,7 @@ void check_cache(const Tensor& key_cache, const Tensor& lengths, const OptionalT
   options.table = pages;
   options.window_left = window_left;
   options.starts = first_keys;
-  const c10::Device device = key_cache.device();
-  const attn_status status = attn_check_cache(engine_of(device), stream_of(device), &k, &options);
-  if (status != ATTN_OK) fail(status, "attn::check_cache");
+  call("attn::check_cache", attn_check_cache, key_cache, &k, &options);
 }
 
 #define LINEAR_ARGUMENTS                                                                           \
@@ -495,9 +498,7 @@ std::tuple<Tensor, Tensor> linear(LINEAR_ARGUMENTS) {
   options.gate = gates;
   options.initial_state = first;
   options.final_state = &last;
-  const attn_status status =
-      attn_linear(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &o, &options);
-  if (status != ATTN_OK) fail(status, "attn::linear");
+  call("attn::linear", attn_linear, query, &q, &k, &v, &o, &options);
   return result;
 }
 
@@ -538,9 +539,7 @@ struct Rope {
 #define ATTN_CHOICE(type, name, off) options.name = name##_of(given.name);
 #define ATTN_OPTIONS_OF_ROPE
 #include "common/attention/options.def"
-    const attn_status status =
-        attn_rope(engine_of(query.device()), stream_of(query.device()), &q, &k, &q_out, &k_out, &options);
-    if (status != ATTN_OK) fail(status, "attn::rope");
+    call("attn::rope", attn_rope, query, &q, &k, &q_out, &k_out, &options);
     return {turned_query, turned_key};
   }
 };
@@ -552,10 +551,7 @@ using RopeOperators = Rope<
     bool>;
 constexpr auto rope = RopeOperators::rope, rope_meta = RopeOperators::rope_meta;
 
-void empty(const Tensor& like) {
-  const attn_status status = attn_empty(engine_of(like.device()), stream_of(like.device()));
-  if (status != ATTN_OK) fail(status, "attn::empty");
-}
+void empty(const Tensor& like) { call("attn::empty", attn_empty, like); }
 void empty_meta(const Tensor&) {}
 
 void save_archive(const Tensor& like, std::string path) {

@@ -296,15 +296,6 @@ class Caches(Case):
             bshd = [x.swapaxes(1, 2).copy() for x in (q, self.k, self.v)]
             got = attend(*bshd, self.lengths, self.table, bshd=True, cache_bshd=True)
             self.near(got.swapaxes(1, 2), self.over_rows(q, self.k, self.v)[0])
-        for count in (5, 64):  # a tree: each token sees itself, and all tokens that its parent sees
-            words = np.zeros((2, count), np.uint64)
-            for i in range(count):
-                words[0, i] = (words[0, (i - 1) // 2] if i else 0) | np.uint64(1 << i)
-                words[1, i] = (words[1, i - 2] if i > 1 else 0) | np.uint64(1 << i)
-            seen = (words[:, :, None] >> np.arange(count, dtype=np.uint64)) & np.uint64(1)
-            hides = lambda i, own, key: np.where(  # noqa: E731
-                key >= self.lengths[i] - count, seen[i][:, np.clip(key - self.lengths[i] + count, 0, count - 1)] == 0, False)
-            self.agrees(dlpack.decode, drawn(2, 4, count, 64), {"hides": hides}, tree=words.view(np.int64))
         modifiers = {name for name, _, _ in _options.CACHE} & {name for name, _, _ in _options.FLASH} - {"layout", "scale", "lengths", "lse"}
         self.assertEqual(modifiers, {name for options, _ in cases for name in options}, "a modifier without a test here")
 
