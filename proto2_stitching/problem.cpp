@@ -117,21 +117,16 @@ RegisterTiles register_tiles(int64_t keys, const TunedLayout& layout) {
   return count;
 }
 
-int64_t keys_seen(const AttentionShape& shape, int64_t query) {
-  if (!shape.causal) return shape.kv_len;
-  return std::clamp<int64_t>(query + 1 + shape.kv_len - shape.q_len, 0, shape.kv_len);
-}
-
 // Counts the calls of tuned.cpu.cpp for one head, with that kernel's loops.
 int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const TunedLayout& layout) {
   int64_t calls = 0;
   const FlashConfig& flash = config.flash;
   for (int64_t first = 0; first < shape.q_len; first += flash.block_r) {
     const int64_t queries = std::min(shape.q_len - first, flash.block_r);
-    const int64_t end = keys_seen(shape, first + queries - 1);
+    const int64_t end = shape.keys_seen(first + queries - 1);
     for (int64_t key = 0; key < end; key += flash.block_c) {
       for (int64_t panel = 0; panel < queries; panel += layout.panel) {
-        const int64_t seen = keys_seen(shape, first + panel + layout.panel - 1) - key;
+        const int64_t seen = shape.keys_seen(first + panel + layout.panel - 1) - key;
         const RegisterTiles count =
             register_tiles(std::clamp<int64_t>(seen, 0, std::min(end - key, flash.block_c)), layout);
         calls += config.grain == "tile"  ? count.tiles
@@ -152,8 +147,8 @@ int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) 
   const int64_t rows = round_up(shape.q_len, flash.block_r);
   for (int64_t first = 0; first < rows; first += layout.warp_rows) {
     const int64_t last = std::min<int64_t>(first + layout.warp_rows, shape.q_len) - 1;
-    const int64_t seen = keys_seen(shape, std::max<int64_t>(std::min(last, shape.q_len - 1), 0));
-    blocks += (seen + flash.block_c - 1) / flash.block_c;
+    const int64_t seen = shape.keys_seen(std::max<int64_t>(std::min(last, shape.q_len - 1), 0));
+    blocks += divided_up(seen, flash.block_c);
   }
   return blocks * layout.warp_rows / 16 * per_product;
 }
@@ -168,8 +163,8 @@ int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, con
   for (const WgmmaTile& tile : wgmma_schedule(flash, device)) {
     for (int64_t first = tile.first_query; first < tile.first_query + flash.block_r; first += 64) {
       const bool exists = first >= 0 && first < shape.q_len;
-      const int64_t seen = exists ? keys_seen(shape, std::min(first + 64, shape.q_len) - 1) : 0;
-      blocks += std::max<int64_t>((seen + flash.block_c - 1) / flash.block_c, 1);
+      const int64_t seen = exists ? shape.keys_seen(std::min(first + 64, shape.q_len) - 1) : 0;
+      blocks += std::max<int64_t>(divided_up(seen, flash.block_c), 1);
     }
   }
   return blocks * 4 * flash.block_c / 2;  // a consumer has four warps, and each thread has flash.block_c / 2 scores
@@ -181,7 +176,7 @@ int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, con
 int64_t metal_calls(const AttentionShape& shape) {
   int64_t calls = 0;
   for (int64_t first = 0; first < shape.q_len; first += 8) {
-    const int64_t seen = keys_seen(shape, std::min<int64_t>(first + 8, shape.q_len) - 1);
+    const int64_t seen = shape.keys_seen(std::min<int64_t>(first + 8, shape.q_len) - 1);
     calls += divided_up(seen, int64_t{8}) + divided_up(std::max<int64_t>(seen - 1, 0), int64_t{8});
   }
   return calls;

@@ -200,11 +200,7 @@ TEST_P(Hosts, ComputeWhatTheOracleDoes) {
     flash.layout = layout;
     FlashProblem problem(*host, pipelines, std::make_shared<FlashInputs>(*host, flash, 7, ""), flash,
                          attention_plan(flash, host->info()));
-    problem.poison();
-    CommandEncoder encoder;
-    problem.encode(encoder);
-    host->submit(encoder);
-    const Check check = problem.check();
+    const Check check = test::launched(problem, *host);
     EXPECT_TRUE(check.ok) << fmt::format("{} {} {}: ", flash.variant, name(flash.dtype), name(layout)) << check.worst;
   };
   test::Some some(3);

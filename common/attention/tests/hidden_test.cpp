@@ -204,14 +204,13 @@ TEST_P(HiddenVariants, AFiniteBiasIsAddedInF32) {
   for (int64_t q = 0; q < shape.q_len; ++q) {
     for (int64_t k = 0; k < shape.kv_len; ++k) bias.push_back(static_cast<float>(bias_of[q % 13](k)));
   }
-  const auto bytes = std::as_bytes(std::span(bias));
   Hooks hooks{.name = "bias",
               .includes = {{test::score_file,
                             header("#define SCORE_IS_IDENTITY 0",
                                    "float score(float s, int q, int k, const ScoreContext& c) {\n"
                                    "  q = q < c.q_len ? q : c.q_len - 1;\n  k = k < c.kv_len ? k : c.kv_len - 1;\n"
                                    "  return s + static_cast<const float*>(c.data)[q * c.kv_len + k];\n}")}},
-              .data = {bytes.begin(), bytes.end()},
+              .data = bytes_of_table(bias),
               .reference = [&](std::span<double> scores, int64_t, int64_t, int64_t q) {
                 for (size_t k = 0; k < scores.size(); ++k) {
                   scores[k] = static_cast<float>(scores[k]) + bias[static_cast<size_t>(q * shape.kv_len) + k];
@@ -321,9 +320,7 @@ TEST_P(HiddenVariants, FiniteInfiniteAndNaNSinks) {
   const Tested setup = more_queries();
   for (const double sink : {1.5, -infinity, 1e38, -1e38, 2e4, infinity, nan_value}) {
     for (Hooks hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
-      const std::vector<float> table = {0.25f, static_cast<float>(sink)};
-      const auto bytes = std::as_bytes(std::span(table));
-      hooks.data = {bytes.begin(), bytes.end()};
+      hooks.data = bytes_of_table<float>({0.25f, static_cast<float>(sink)});
       hooks.includes[test::sink_file] =
           header("#define SINK_IS_NONE 0",
                  "float sink_logit(const ScoreContext& c) { return static_cast<const float*>(c.data)[c.head]; }");

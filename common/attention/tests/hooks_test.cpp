@@ -318,8 +318,7 @@ std::vector<std::byte> angles(const AttentionShape& shape) {
       table.insert(table.end(), values->begin() + at, values->begin() + at + half);
     }
   }
-  const auto bytes = std::as_bytes(std::span(table));
-  return {bytes.begin(), bytes.end()};
+  return bytes_of_table(table);
 }
 
 Includes rotate_hook() {

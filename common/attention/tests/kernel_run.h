@@ -177,18 +177,14 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
                     const std::vector<std::byte>& data, PipelineCache& cache = pipelines()) {
   const FlashConfig& config = tested.config;
   const AttentionShape& shape = config.shape;
-  const auto upload = [](const std::vector<std::byte>& bytes) {
-    Buffer buffer(device(), bytes.size());
-    buffer.upload(bytes.data(), bytes.size());
-    return buffer;
-  };
   Tensor o = Tensor::zeros(shape.batch, shape.q_heads, shape.q_len, shape.head_dim, config.out_dtype, config.layout);
   std::vector<float> lse(static_cast<size_t>(shape.batch * shape.q_heads * shape.q_len));
   const Spread of_q(tensors.q, tested.apart), of_k(tensors.k, tested.apart), of_v(tensors.v, tested.apart);
   Spread of_o(o, tested.apart);
   std::fill(of_o.data.begin(), of_o.data.end(), std::byte{0xff});
-  const Buffer q = upload(of_q.data), k = upload(of_k.data), v = upload(of_v.data), table = upload(data);
-  const Buffer o_buffer = upload(of_o.data);
+  const Buffer q = uploaded(device(), of_q.data), k = uploaded(device(), of_k.data), v = uploaded(device(), of_v.data),
+               table = uploaded(device(), data);
+  const Buffer o_buffer = uploaded(device(), of_o.data);
   Buffer lse_buffer(device(), lse.size() * sizeof(float));
   lse_buffer.poison();
   AttentionParams params{};
@@ -248,7 +244,8 @@ inline std::string difference(const FlashConfig& config, const Attended& got, co
   return of_o.empty() ? compare("lse", got.lse, lse) : of_o;
 }
 
-inline std::vector<std::byte> bytes_of_table(const std::vector<int>& table) {
+template <typename T = int>
+std::vector<std::byte> bytes_of_table(const std::vector<T>& table) {
   const auto bytes = std::as_bytes(std::span(table));
   return {bytes.begin(), bytes.end()};
 }

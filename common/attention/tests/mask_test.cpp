@@ -229,21 +229,24 @@ std::vector<int> expected_list(const FlashConfig& config, const Mask& mask, int6
   return list;
 }
 
+AttentionParams params_of(const AttentionShape& shape, const Buffer& data) {
+  AttentionParams params{};
+  params.q_heads = static_cast<int>(shape.q_heads);
+  params.q_len = static_cast<int>(shape.q_len);
+  params.kv_len = static_cast<int>(shape.kv_len);
+  params.score_data = data.data();
+  return params;
+}
+
 /// Describes the first wrong list. Returns an empty text if all lists are right.
 std::string wrong_list(const FlashConfig& config, const Mask& mask, PipelineCache& cache) {
   const DeviceInfo& info = device().info();
   const AttentionShape& s = config.shape;
   const AttentionHooks hooks = hooks_of(mask, s, true);
   const Launch launch = mask_launch(config, info, attention_launch(config, info, &hooks), mask.scope);
-  Buffer data(device(), hooks.data.size());
-  data.upload(hooks.data.data(), hooks.data.size());
-  AttentionParams params{};
-  params.q_heads = static_cast<int>(s.q_heads);
-  params.q_len = static_cast<int>(s.q_len);
-  params.kv_len = static_cast<int>(s.kv_len);
-  params.score_data = data.data();
+  const Buffer data = uploaded(device(), hooks.data);
   const FlashOperation::Lists make = mask_lists(device(), config, launch, *cache.get(launch.source).kernel);
-  const MaskLists lists = make(params);
+  const MaskLists lists = make(params_of(s, data));
   const int64_t first_query = FlashOperation::of(info).first_query(config, info);
   std::set<std::tuple<int64_t, int64_t, int64_t>> seen;
   for (const RowIndex& row : all_rows(s)) {
@@ -297,17 +300,11 @@ TEST_F(MaskListsVariants, AreMadeOnceForAHooksData) {
   const Launch launch = mask_launch(config, info, attention_launch(config, info, &hooks), ListScope::all);
   const FlashOperation::Lists make = mask_lists(device(), config, launch, *test::pipelines().get(launch.source).kernel);
   const std::vector<std::byte> nothing(hooks.data.size());
-  Buffer data(device(), nothing.size()), other(device(), nothing.size());
-  data.upload(hooks.data.data(), nothing.size());
-  other.upload(nothing.data(), nothing.size());
-  AttentionParams params{};
-  params.q_heads = static_cast<int>(config.shape.q_heads);
-  params.q_len = static_cast<int>(config.shape.q_len);
-  params.kv_len = static_cast<int>(config.shape.kv_len);
+  Buffer data = uploaded(device(), hooks.data);
+  const Buffer other = uploaded(device(), nothing);
   const auto first_count = [&](const Buffer& hook_data) {
-    params.score_data = hook_data.data();
     int count = -1;
-    device().download(&count, make(params).counts, sizeof count);
+    device().download(&count, make(params_of(config.shape, hook_data)).counts, sizeof count);
     return count;
   };
   EXPECT_GT(first_count(data), 0);

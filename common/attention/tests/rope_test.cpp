@@ -199,11 +199,7 @@ struct RopeSide {
 /// Describes the first wrong element of Q or K. Returns an empty text if all elements are right.
 std::string rope_difference(const RopeCase& test, PipelineCache& cache = pipelines()) {
   RopeSide q(test, test.shape.q_heads, 0), k(test, test.shape.kv_heads, 1);
-  Buffer offsets;
-  if (!test.offsets.empty()) {
-    offsets = Buffer(device(), test.offsets.size() * sizeof(int));
-    offsets.upload(test.offsets.data(), offsets.bytes());
-  }
+  const Buffer offsets = uploaded(device(), test.offsets);
   const RopeLaunch launch(device(), cache, test.config, test.shape,
                           rope_plan(test.config, test.shape, device().info()));
   CommandEncoder encoder;
