@@ -147,17 +147,5 @@ TEST_F(StitchCudaCompileTest, NamesInAUsersFileChangeNothing) {
   }
 }
 
-TEST_F(StitchCudaCompileTest, AFunctionThatDoesNotCompileGivesBadInputAndALineOfTheUsersFile) {
-  Device& device = *compiler_;
-  try {
-    require_compiles(device,
-                     {"mine.cpp", "float score(float s, int, int, const ScoreContext&) {\n\n  return slop;\n}\n"});
-    ADD_FAILURE() << "the broken function compiles";
-  } catch (const BadInput& error) {
-    EXPECT_NE(std::string(error.what()).find("mine.cpp(3): error"), std::string::npos) << error.what();
-  }
-  EXPECT_NO_THROW(require_compiles(device, built_in_function("soft_cap", 0)));
-}
-
 }  // namespace
 }  // namespace attn

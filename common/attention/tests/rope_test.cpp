@@ -343,11 +343,18 @@ TEST_F(RopeTest, RefusesInvalidConfigurationsAndSizes) {
     expect_error<BadInput>([&] { rope_frequencies(config); }, {words});
   };
   refused("head_dim=65", [](RopeConfig& c) { c.head_dim = 65; });
-  for (const int64_t dim : {33, 66}) refused("rotary_dim=", [&](RopeConfig& c) { c.rotary_dim = dim; });
-  refused("theta=1", [](RopeConfig& c) { c.theta = 1; });
-  refused("factor=0.5", [](RopeConfig& c) { c.scaling = RopeLinear{0.5}; });
-  refused("factor=nan", [](RopeConfig& c) { c.scaling = RopeYarn{NAN, 4096}; });
+  for (const int64_t dim : {-2, 0, 33, 66}) refused("rotary_dim=", [&](RopeConfig& c) { c.rotary_dim = dim; });
+  for (const double theta : {1.0, -5.0, double{NAN}, double{INFINITY}}) {
+    refused("theta=", [&](RopeConfig& c) { c.theta = theta; });
+  }
+  for (const double factor : {-1.0, 0.5, double{NAN}, double{INFINITY}}) {
+    for (const RopeScaling& scaling : {RopeScaling{RopeLinear{factor}}, RopeScaling{RopeNtk{factor}},
+                                       RopeScaling{RopeYarn{factor, 4096}}, RopeScaling{RopeLlama3{factor}}}) {
+      refused("factor=", [&](RopeConfig& c) { c.scaling = scaling; });
+    }
+  }
   refused("original_length=0", [](RopeConfig& c) { c.scaling = RopeYarn{2, 0}; });
+  refused("original_length=nan", [](RopeConfig& c) { c.scaling = RopeLlama3{.original_length = NAN}; });
   refused("high_freq_factor=1", [](RopeConfig& c) { c.scaling = RopeLlama3{.high_freq_factor = 1}; });
   refused("NTK", [](RopeConfig& c) { c.rotary_dim = 2, c.scaling = RopeNtk{2}; });
   const RopeYarn yarn{.factor = 2, .original_length = 4096};
