@@ -653,28 +653,15 @@ void PagedProblem::poison() {
   });
 }
 
-std::vector<std::byte> PagedProblem::output() const {
-  std::vector<std::byte> all(o_.bytes() + lse_.bytes());
-  o_.download(all.data(), o_.bytes());
-  lse_.download(all.data() + o_.bytes(), lse_.bytes());
-  return all;
-}
-
-std::vector<std::byte> PagedProblem::cache() const {
-  const Buffer &k = cache_->k, &v = cache_->v;
-  std::vector<std::byte> all(k.bytes() + v.bytes());
-  k.download(all.data(), k.bytes());
-  v.download(all.data() + k.bytes(), v.bytes());
-  return all;
-}
+std::vector<std::byte> PagedProblem::output() const { return downloaded({&o_, &lse_}); }
+std::vector<std::byte> PagedProblem::cache() const { return downloaded({&cache_->k, &cache_->v}); }
 
 Check PagedProblem::check() {
   const AttentionShape& shape = config_.decode.shape;
   Tensor o =
       Tensor::zeros(shape.batch, shape.q_heads, shape.q_len, shape.head_dim, config_.decode.out_dtype, Layout::bhsd);
   o_.download(o.data.data(), o.bytes());
-  std::vector<float> lse(lse_.bytes() / sizeof(float));
-  lse_.download(lse.data(), lse_.bytes());
+  const std::vector<float> lse = downloaded<float>(lse_);
   const std::vector<ReferenceRows>& reference = inputs_->reference(hooks_ ? &*hooks_ : nullptr);
   const DType multiplied =  // kernels convert elements of 8 bits to this type or to a finer one
       has_scales(config_.decode.cache_dtype) ? config_.decode.dtype : config_.decode.cache_dtype;

@@ -139,14 +139,13 @@ Check CodegenProblem::check_output() const {
 }
 
 Check CodegenProblem::check_log_sum_exps() {
-  std::vector<float> lse(static_cast<size_t>(config_.heads() * config_.shape.q_len));
-  Buffer buffer(device_, lse.size() * sizeof(float));
+  Buffer buffer(device_, static_cast<size_t>(config_.heads() * config_.shape.q_len) * sizeof(float));
   poison();
   buffer.poison();
   CommandEncoder encoder;
   encode_attention(encoder, static_cast<float*>(buffer.data()));
   device_.submit(encoder);
-  buffer.download(lse.data(), buffer.bytes());
+  const std::vector<float> lse = downloaded<float>(buffer);
   Check check = check_output();
   const CodegenReference& want = inputs_->reference();
   check.merge(compare_rows(

@@ -25,13 +25,6 @@ constexpr uint64_t drawn_by = 1;
 /// softmax_distance() compares fewer than 2 * most_compared rows, of sequences of at most longest_compared tokens.
 constexpr int64_t most_compared = 32, longest_compared = 1 << 17;
 
-template <typename T>
-std::vector<T> downloaded(const Buffer& buffer) {
-  std::vector<T> values(buffer.bytes() / sizeof(T));
-  if (!values.empty()) buffer.download(values.data(), buffer.bytes());
-  return values;
-}
-
 float* floats_of(const Buffer& buffer) { return buffer.bytes() > 0 ? static_cast<float*>(buffer.data()) : nullptr; }
 
 int64_t rows_of_tensor(const LinearConfig& config) { return config.ragged ? config.all_rows : config.tokens; }
@@ -330,13 +323,7 @@ std::vector<float> LinearOutputs::final_state() const { return downloaded<float>
 std::vector<float> LinearOutputs::final_key_sum() const { return downloaded<float>(final_key_sum_); }
 
 std::vector<std::byte> LinearOutputs::bytes() const {
-  std::vector<std::byte> all = downloaded<std::byte>(o_);
-  if (!config_.with_state) return all;
-  for (const Buffer* buffer : {&final_state_, &final_key_sum_}) {
-    const std::vector<std::byte> own = downloaded<std::byte>(*buffer);
-    all.insert(all.end(), own.begin(), own.end());
-  }
-  return all;
+  return config_.with_state ? downloaded({&o_, &final_state_, &final_key_sum_}) : downloaded({&o_});
 }
 
 Check LinearOutputs::check() {

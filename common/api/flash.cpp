@@ -144,8 +144,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
           std::vector<int> lengths(static_cast<size_t>((room.kv_len + 1) * room.batch));
           for (size_t i = 0; i < lengths.size(); ++i)
             lengths[i] = static_cast<int>(i / static_cast<size_t>(room.batch));
-          ready.memory = Buffer(*own.device, lengths.size() * sizeof(int));
-          ready.memory.upload(lengths.data(), ready.memory.bytes());
+          ready.memory = uploaded(*own.device, lengths);
         },
         [&](const Prepared& ready, CommandEncoder& encoder) {
           auto tensors = tensors_of<DecodeTensors>(call, own.staged(encoder, ready, call));

@@ -48,8 +48,7 @@ GivenMask::GivenMask(Device& device, PipelineCache& pipelines, const FlashConfig
   counts_ = Buffer(device, count * sizeof(int));
   entries_ = Buffer(device, count * static_cast<size_t>(blocks) * sizeof(int));
   words_ = Buffer(device, static_cast<size_t>(words * heads * batches * mask_word_bytes(planned.block_c)));
-  finished_ = Buffer(device, count * sizeof(unsigned));
-  finished_.upload(std::vector<unsigned>(count).data(), finished_.bytes());
+  finished_ = uploaded(device, std::vector<unsigned>(count));
   filled_.q_heads = static_cast<int>(shape.q_heads);
   filled_.q_len = static_cast<int>(shape.q_len);
   filled_.kv_len = static_cast<int>(shape.kv_len);

@@ -45,11 +45,7 @@ Tensor FlashProblem::output() const {
   return o;
 }
 
-std::vector<float> FlashProblem::lse() const {
-  std::vector<float> lse(inputs_->lse_buffer_.bytes() / sizeof(float));
-  inputs_->lse_buffer_.download(lse.data(), inputs_->lse_buffer_.bytes());
-  return lse;
-}
+std::vector<float> FlashProblem::lse() const { return downloaded<float>(inputs_->lse_buffer_); }
 
 Check FlashProblem::check() {
   const AttentionShape& shape = config_.shape;

@@ -196,4 +196,13 @@ bool Buffer::guards_intact() const {
   return std::all_of(guard.begin(), guard.end(), [](unsigned char byte) { return byte == guard_byte; });
 }
 
+std::vector<std::byte> downloaded(std::initializer_list<const Buffer*> buffers) {
+  std::vector<std::byte> all;
+  for (const Buffer* buffer : buffers) {
+    const std::vector<std::byte> own = downloaded<std::byte>(*buffer);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
 }  // namespace attn

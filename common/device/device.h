@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <memory>
@@ -230,5 +231,15 @@ Buffer uploaded(Device& device, const std::vector<T>& values) {
   buffer.upload(values.data(), buffer.bytes());
   return buffer;
 }
+
+/// Returns a copy of the buffer's content.
+template <typename T>
+std::vector<T> downloaded(const Buffer& buffer) {
+  std::vector<T> values(buffer.bytes() / sizeof(T));
+  if (!values.empty()) buffer.download(values.data(), buffer.bytes());
+  return values;
+}
+/// Returns the contents of the buffers, one after the other.
+std::vector<std::byte> downloaded(std::initializer_list<const Buffer*> buffers);
 
 }  // namespace attn

@@ -77,9 +77,7 @@ CascadeLaunch::CascadeLaunch(Device& device, PipelineCache& pipelines, const Dec
       merge_kernel_(pipelines.get(merge_.source).kernel.get()) {
   const auto rows = static_cast<size_t>(config.shape.batch * config.shape.q_heads);
   const auto dim = static_cast<size_t>(config.shape.head_dim);
-  const int length = static_cast<int>(prefix);
-  length_ = Buffer(device, sizeof(length));
-  length_.upload(&length, sizeof(length));
+  length_ = uploaded(device, std::vector{static_cast<int>(prefix)});
   for (Buffer* o : {&prefix_o_, &own_o_}) *o = Buffer(device, rows * dim * sizeof(float));
   for (Buffer* lse : {&prefix_lse_, &own_lse_}) *lse = Buffer(device, rows * sizeof(float));
 }

@@ -229,8 +229,7 @@ void AppendLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors)
 }
 
 bool DecodeLaunch::at_rest() const {
-  std::vector<unsigned> counters(arrived_.bytes() / sizeof(unsigned));
-  arrived_.download(counters.data(), arrived_.bytes());
+  const std::vector<unsigned> counters = downloaded<unsigned>(arrived_);
   return std::ranges::all_of(counters, [](unsigned count) { return count == 0; }) && arrived_.guards_intact() &&
          part_o_.guards_intact() && part_stats_.guards_intact() && (!append_ || append_->guards_intact());
 }

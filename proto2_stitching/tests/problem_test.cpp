@@ -269,9 +269,7 @@ TEST_F(StitchTest, MathFunctionsAreAsExactAsDocumented) {
     CommandEncoder encoder;
     encoder.dispatch(*pipelines().get(source).kernel, {1}, 512, 0, params);
     device().submit(encoder);
-    std::vector<double> results(inputs.size());
-    buffer.download(results.data(), buffer.bytes());
-    return results;
+    return downloaded<double>(buffer);
   };
   std::vector<double> inputs, positive;
   for (int i = -160; i <= 160; ++i) inputs.push_back(static_cast<float>(i * 0.37));

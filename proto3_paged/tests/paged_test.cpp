@@ -9,7 +9,6 @@
 #include <memory>
 #include <numeric>
 #include <ostream>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -244,17 +243,13 @@ Tensor decode_one(DecodeConfig config, const Tensor& q, const Tensor& k, const T
   config.cache_dtype = k.dtype;
   config.out_dtype = DType::f32;
   config.page_size = 1;
-  const auto on_device = [](const auto& data) {
-    Buffer buffer(device(), std::span(data).size_bytes());
-    buffer.upload(data.data(), buffer.bytes());
-    return buffer;
-  };
   std::vector<int> pages(static_cast<size_t>(k.batch));
   std::iota(pages.begin(), pages.end(), 0);
   Tensor o = single_rows(1, q.dim, DType::f32);
-  const Buffer queries = on_device(q.data), keys = on_device(k.data), values = on_device(v.data),
-               out(device(), o.bytes()), k_scale = on_device(k_scales), v_scale = on_device(v_scales),
-               table = on_device(pages), lengths = on_device(std::vector<int>{static_cast<int>(k.batch)});
+  const Buffer queries = uploaded(device(), q.data), keys = uploaded(device(), k.data),
+               values = uploaded(device(), v.data), out(device(), o.bytes()), k_scale = uploaded(device(), k_scales),
+               v_scale = uploaded(device(), v_scales), table = uploaded(device(), pages),
+               lengths = uploaded(device(), std::vector<int>{static_cast<int>(k.batch)});
   const DecodeLaunch launch(device(), pipelines(), config, decode_plan(config, device().info(), 0));
   CommandEncoder encoder;
   launch.encode(encoder, {.q = queries.data(),
@@ -446,16 +441,14 @@ TEST_F(PagedTest, ALaunchTakesOtherTensorsAtEachCall) {
     const PageTable table = page_table(config);
     const size_t elements = static_cast<size_t>(config.decode.shape.batch * config.decode.shape.q_heads *
                                                 config.decode.shape.q_len * config.decode.shape.head_dim);
-    std::vector<std::byte> output(elements * size_bytes(config.decode.out_dtype));
     const Tensor cache = Tensor::zeros(table.pool, config.decode.shape.kv_heads, config.decode.page_size,
                                        config.decode.shape.head_dim, config.decode.cache_dtype, Layout::bhsd);
-    Buffer pages(device(), table.pages.size() * sizeof(int)), keys(device(), cache.bytes()), o(device(), output.size());
-    pages.upload(table.pages.data(), pages.bytes());
     std::vector<std::byte> numbers(
         inputs.k.data.begin(),
         inputs.k.data.begin() + static_cast<long>(std::min(inputs.k.data.size(), cache.bytes())));
     numbers.resize(cache.bytes());
-    keys.upload(numbers.data(), numbers.size());
+    const Buffer pages = uploaded(device(), table.pages), keys = uploaded(device(), numbers),
+                 o(device(), elements * size_bytes(config.decode.out_dtype));
     CommandEncoder encoder;
     launch.encode(encoder, {.q = inputs.q_buffer.data(),
                             .o = o.data(),
@@ -469,8 +462,7 @@ TEST_F(PagedTest, ALaunchTakesOtherTensorsAtEachCall) {
                             .max_pages = table.max_pages,
                             .lengths = static_cast<const int*>(inputs.lengths_buffer.data())});
     device().submit(encoder);
-    o.download(output.data(), output.size());
-    return output;
+    return downloaded<std::byte>(o);
   };
   const int64_t pool = page_table(config).pool;
   const Plan plan = paged_plan(config, device().info());

@@ -247,9 +247,8 @@ class DeviceWhyNotTest : public testing::Test {
 
 TEST_F(DeviceWhyNotTest, SaysWhatTheCallSays) {
   std::mt19937 random(1);
-  Buffer memory(*device_, Arguments::most_tensors * Arguments::bytes_of_tensor);
-  const std::vector<std::byte> zeros(memory.bytes());
-  memory.upload(zeros.data(), zeros.size());
+  const std::vector<std::byte> zeros(Arguments::most_tensors * Arguments::bytes_of_tensor);
+  const Buffer memory = uploaded(*device_, zeros);
   int served[5] = {}, refused[5] = {};
   for (int i = 0; i < 500; ++i) {
     Arguments arguments(random, device_->info(), memory);

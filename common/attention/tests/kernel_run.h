@@ -178,14 +178,13 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   const FlashConfig& config = tested.config;
   const AttentionShape& shape = config.shape;
   Tensor o = Tensor::zeros(shape.batch, shape.q_heads, shape.q_len, shape.head_dim, config.out_dtype, config.layout);
-  std::vector<float> lse(static_cast<size_t>(shape.batch * shape.q_heads * shape.q_len));
   const Spread of_q(tensors.q, tested.apart), of_k(tensors.k, tested.apart), of_v(tensors.v, tested.apart);
   Spread of_o(o, tested.apart);
   std::fill(of_o.data.begin(), of_o.data.end(), std::byte{0xff});
   const Buffer q = uploaded(device(), of_q.data), k = uploaded(device(), of_k.data), v = uploaded(device(), of_v.data),
                table = uploaded(device(), data);
   const Buffer o_buffer = uploaded(device(), of_o.data);
-  Buffer lse_buffer(device(), lse.size() * sizeof(float));
+  Buffer lse_buffer(device(), static_cast<size_t>(shape.batch * shape.q_heads * shape.q_len) * sizeof(float));
   lse_buffer.poison();
   AttentionParams params{};
   params.pages = config.pool_pages > 0 ? static_cast<int>(config.pool_pages) : std::numeric_limits<int>::max();
@@ -214,7 +213,7 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   encode(encoder, params);
   device().submit(encoder);
   o_buffer.download(of_o.data.data(), of_o.data.size());
-  lse_buffer.download(lse.data(), lse.size() * sizeof(float));
+  const std::vector<float> lse = downloaded<float>(lse_buffer);
   Attended outcome;
   outcome.guards_intact = of_o.gather(o) && o_buffer.guards_intact() && lse_buffer.guards_intact();
   for (const RowIndex& row : all_rows(shape)) {

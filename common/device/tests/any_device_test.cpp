@@ -21,7 +21,6 @@ namespace {
 
 using test::any_kernel;
 using test::AnyDeviceTest;
-using test::content_of;
 using test::expect_error;
 using Bytes = std::vector<unsigned char>;
 
@@ -98,15 +97,15 @@ TEST_F(AnyBufferTest, StartsAsNaNBetweenIntactGuards) {
     EXPECT_EQ(buffer.bytes(), bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 4096, 0u);
     EXPECT_TRUE(buffer.guards_intact());
-    Bytes content = content_of<unsigned char>(buffer);
+    Bytes content = downloaded<unsigned char>(buffer);
     EXPECT_EQ(std::count(content.begin(), content.end(), 0xFF), static_cast<ptrdiff_t>(bytes));
 
     std::fill(content.begin(), content.end(), 7);
     buffer.upload(content.data(), bytes);
     EXPECT_TRUE(buffer.guards_intact());
-    EXPECT_EQ(content_of<unsigned char>(buffer), content);
+    EXPECT_EQ(downloaded<unsigned char>(buffer), content);
     buffer.poison();
-    content = content_of<unsigned char>(buffer);
+    content = downloaded<unsigned char>(buffer);
     EXPECT_EQ(std::count(content.begin(), content.end(), 0xFF), static_cast<ptrdiff_t>(bytes));
     EXPECT_TRUE(buffer.guards_intact());
   }
@@ -126,7 +125,7 @@ TEST_F(AnyBufferTest, MovesWithItsMemory) {
   std::array<unsigned char, 17> bytes = {1, 2, 3};
   EXPECT_THROW(third.upload(bytes.data(), bytes.size()), BadInput);
   EXPECT_THROW(third.download(bytes.data(), bytes.size()), BadInput);
-  EXPECT_EQ(content_of<unsigned char>(third), Bytes(16, 0xFF));
+  EXPECT_EQ(downloaded<unsigned char>(third), Bytes(16, 0xFF));
 }
 
 struct Poke {
@@ -180,9 +179,9 @@ TEST_F(AnyDeviceTest, VisitsEachPointOfTheGridOnce) {
     const Buffer wrong = uploaded(*device_, std::vector<unsigned>{0});
     dispatch(any_kernel(device_->info(), body, {{"NX", grid.x}, {"NY", grid.y}, {"NZ", grid.z}}),
              Visit{visits.data(), wrong.data()}, grid);
-    EXPECT_EQ(content_of<unsigned>(visits), std::vector<unsigned>(grid.count(), 1))
+    EXPECT_EQ(downloaded<unsigned>(visits), std::vector<unsigned>(grid.count(), 1))
         << grid.x << "x" << grid.y << "x" << grid.z;
-    EXPECT_EQ(content_of<unsigned>(wrong)[0], 0u);
+    EXPECT_EQ(downloaded<unsigned>(wrong)[0], 0u);
   }
 }
 
@@ -210,9 +209,9 @@ TEST_F(AnyDeviceTest, CopiesParametersWhenTheDispatchIsEncoded) {
     parameters->sums = nullptr;
   }
   device_->submit(encoder);
-  EXPECT_EQ(content_of<uint64_t>(sums), (std::vector<uint64_t>{5500, 5500, 5500, 5000, 5000}));
+  EXPECT_EQ(downloaded<uint64_t>(sums), (std::vector<uint64_t>{5500, 5500, 5500, 5000, 5000}));
   device_->submit(encoder);  // an encoder may be submitted again
-  EXPECT_EQ(content_of<uint64_t>(sums)[0], 11000u);
+  EXPECT_EQ(downloaded<uint64_t>(sums)[0], 11000u);
 }
 
 struct Mixed {
@@ -266,7 +265,7 @@ TEST_F(AnyDeviceTest, TakesAListOfArguments) {
     const float b = round < 3 ? 0.5f : 0.75f;
     device_->submit(encode(round % 2 == 0, b));
     first += 3000 + b;
-    EXPECT_EQ(content_of<double>(sums), (std::vector<double>{first, round * second})) << round;
+    EXPECT_EQ(downloaded<double>(sums), (std::vector<double>{first, round * second})) << round;
   }
 }
 
@@ -306,7 +305,7 @@ TEST_F(AnyDeviceTest, ReadsConstantsAtRunTime) {
     CommandEncoder encoder;
     encoder.dispatch(*cache.get(wanted).kernel, {}, 1, 0, Params{static_cast<int*>(result.data())});
     device_->submit(encoder);
-    return content_of<int>(result)[0];
+    return downloaded<int>(result)[0];
   };
   KernelSource other = source;
   other.constants["COUNT"] = 1000;
@@ -349,7 +348,7 @@ TEST_F(AnyDeviceTest, RunsCommandsInOrder) {
     Bytes expected(bytes, 9);
     expected.front() = expected.back() = (3 * 2 + 1) * 2 + 1;
     expected[2] = 200;
-    EXPECT_EQ(content_of<unsigned char>(buffer), expected);
+    EXPECT_EQ(downloaded<unsigned char>(buffer), expected);
     EXPECT_TRUE(buffer.guards_intact());
   }
 }
@@ -365,7 +364,7 @@ TEST_F(AnyDeviceTest, DownloadsWaitForEnqueuedCommands) {
   encoder.dispatch(*kernel, {}, 1, 0, count.data());
   encoder.dispatch(*kernel, {}, 1, 0, count.data());
   device_->enqueue(encoder);
-  EXPECT_EQ(content_of<unsigned>(count)[0], 3u) << "a download must wait for enqueued commands";
+  EXPECT_EQ(downloaded<unsigned>(count)[0], 3u) << "a download must wait for enqueued commands";
   device_->enqueue(CommandEncoder());
   encoder.timestamp();
   EXPECT_THROW(device_->enqueue(encoder), std::logic_error);
@@ -388,7 +387,7 @@ TEST_F(AnyDeviceTest, FlushesDenormals) {
   constexpr float denormal = std::numeric_limits<float>::denorm_min(), smallest = std::numeric_limits<float>::min();
   const Buffer results = uploaded(*device_, std::vector<float>(2 * 5000, 1));
   dispatch(source, Denormals{results.data(), denormal, smallest, 0.5f}, {5000, 1, 1});
-  EXPECT_EQ(content_of<float>(results), std::vector<float>(2 * 5000, 0));
+  EXPECT_EQ(downloaded<float>(results), std::vector<float>(2 * 5000, 0));
   volatile float host = denormal;
   host = host * 2;
   EXPECT_EQ(host, 2 * denormal);
@@ -411,7 +410,7 @@ TEST_F(AnyDeviceTest, TakesSubmissionsFromSeveralThreads) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(content_of<unsigned>(counts), std::vector<unsigned>(4, 200));
+  EXPECT_EQ(downloaded<unsigned>(counts), std::vector<unsigned>(4, 200));
 }
 
 }  // namespace

@@ -14,8 +14,6 @@
 namespace attn {
 namespace {
 
-using test::content_of;
-
 TEST(CudaOpenForTest, RefusesOrdinalsWithoutADevice) {
   EXPECT_THROW(open_cuda_device_for(-1, nullptr), BadInput);
   test::expect_error<DeviceMissing>([] { open_cuda_device_for(99, nullptr); }, {"cuda:99"});
@@ -116,11 +114,11 @@ TEST_F(GpuStreamTest, EnqueuedCommandsMayBeCaptured) {
   EXPECT_THROW(Buffer(*device_, 64), std::logic_error);
   EXPECT_FALSE(device_->lost());
   CUgraphExec executable = captured();
-  EXPECT_EQ(content_of<unsigned>(count)[0], 0u) << "the captured commands ran during the capture";
+  EXPECT_EQ(downloaded<unsigned>(count)[0], 0u) << "the captured commands ran during the capture";
   for (int i = 0; i < 3; ++i) {
     count.upload(&one, sizeof one);
     check(cuda_->cuGraphLaunch(executable, stream_), "cuGraphLaunch");
-    EXPECT_EQ(content_of<unsigned>(count)[0], 15u);
+    EXPECT_EQ(downloaded<unsigned>(count)[0], 15u);
   }
   cuda_->cuGraphExecDestroy(executable);
 }
@@ -145,7 +143,7 @@ TEST_F(GpuStreamTest, WorksDuringACaptureOfAnyStream) {
     check(cuda_->cuGraphLaunch(executable, stream_), "cuGraphLaunch");
     while (cuda_->cuStreamQuery(stream_) == CUDA_ERROR_NOT_READY) {
     }
-    EXPECT_EQ(content_of<unsigned>(count)[0], want);
+    EXPECT_EQ(downloaded<unsigned>(count)[0], want);
   }
   cuda_->cuGraphExecDestroy(executable);
 }
@@ -161,7 +159,7 @@ TEST_F(GpuStreamTest, TakesTheDefaultStream) {
     if (timed) encoder.timestamp();
     EXPECT_EQ(device->submit(encoder).size(), timed ? 1u : 0u);
   }
-  EXPECT_EQ(content_of<unsigned>(count)[0], 3u);
+  EXPECT_EQ(downloaded<unsigned>(count)[0], 3u);
   EXPECT_TRUE(count.guards_intact());
 }
 

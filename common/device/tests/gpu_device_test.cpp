@@ -19,7 +19,6 @@
 namespace attn {
 namespace {
 
-using test::content_of;
 using test::expect_error;
 using test::message_of;
 
@@ -59,7 +58,7 @@ class GpuDeviceTest : public test::OpenDeviceTest {
   }
   unsigned count_after(const CommandEncoder& encoder, const Buffer& count) {
     device_->submit(encoder);
-    return content_of<unsigned>(count)[0];
+    return downloaded<unsigned>(count)[0];
   }
 };
 
@@ -136,9 +135,9 @@ TEST_F(GpuDeviceTest, FaultyLaunchIsAnError) {
   encoder.dispatch(*kernel, {}, 1, 0, count.data());
   encoder.dispatch(*kernel, {1, 1, 1}, 100'000, 0, count.data());
   expect_error<std::runtime_error>([&] { device_->submit(encoder); }, {"100000"});
-  const unsigned before = content_of<unsigned>(count)[0];
+  const unsigned before = downloaded<unsigned>(count)[0];
   run(*kernel, count.data(), 64);
-  EXPECT_EQ(content_of<unsigned>(count)[0], before + 64);
+  EXPECT_EQ(downloaded<unsigned>(count)[0], before + 64);
   EXPECT_FALSE(device_->lost());
 }
 
@@ -152,7 +151,7 @@ TEST_F(GpuDeviceTest, ArgumentsOfAnotherNumberOrSizeAreAnError) {
     device_->submit(encoder);
   };
   submit(Arguments(result.data(), char{3}, 4.0));
-  EXPECT_EQ(content_of<unsigned>(result)[0], 7u);
+  EXPECT_EQ(downloaded<unsigned>(result)[0], 7u);
   expect_error<std::logic_error>([&] { submit(Arguments(result.data(), char{3})); }, {"3 parameters, not 2"});
   expect_error<std::logic_error>([&] { submit(Arguments()); }, {"3 parameters, not 0"});
   expect_error<std::logic_error>([&] { submit(Arguments(result.data(), char{3}, 4.0f)); }, {"8 bytes", "2, not 4"});
@@ -321,7 +320,7 @@ TEST_F(GpuDeviceTest, TensorMapsMoveBoxes) {
         expected.push_back(row < height && column < width ? numbers[row * width + column] : 0);
       }
     }
-    EXPECT_EQ(content_of<uint16_t>(target), expected);
+    EXPECT_EQ(downloaded<uint16_t>(target), expected);
     EXPECT_TRUE(target.guards_intact());
   }
 }

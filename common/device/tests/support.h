@@ -142,11 +142,4 @@ class AnyDeviceTest : public OpenDeviceTest {
   AnyDeviceTest() : OpenDeviceTest(test_device) {}
 };
 
-template <typename T>
-std::vector<T> content_of(const Buffer& buffer) {
-  std::vector<T> values(buffer.bytes() / sizeof(T));
-  if (!values.empty()) buffer.download(values.data(), buffer.bytes());
-  return values;
-}
-
 }  // namespace attn::test

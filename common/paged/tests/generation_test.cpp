@@ -126,8 +126,8 @@ class Server {
     const int64_t q_len = prompt ? chunk : 1;
     const Tensor q = random_tensor(rows, q_heads, q_len, dim, dtype_, Layout::bhsd, seed, 1'000'000 + ++launches_);
     Tensor o = q;
-    std::vector<float> lse(static_cast<size_t>(rows * q_heads * q_len));
-    Buffer queries(device(), q.bytes()), outputs(device(), o.bytes()), sums(device(), lse.size() * sizeof(float));
+    Buffer queries(device(), q.bytes()), outputs(device(), o.bytes()),
+        sums(device(), static_cast<size_t>(rows * q_heads * q_len) * sizeof(float));
     queries.upload(q.data.data(), q.bytes());
     const Strides strides{page_size_ * kv_heads * dim, dim, kv_heads * dim};
     CommandEncoder encoder;
@@ -146,7 +146,7 @@ class Server {
                             .lengths = static_cast<const int*>(lengths_.data())});
     device().submit(encoder);
     outputs.download(o.data.data(), o.bytes());
-    sums.download(lse.data(), sums.bytes());
+    const std::vector<float> lse = downloaded<float>(sums);
     Check check;
     for (int32_t row = 0; row < rows; ++row) {
       const auto of_row = [&](const History* sequence) { return sequence->id.row == row; };
