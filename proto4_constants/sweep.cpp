@@ -47,7 +47,7 @@ void set_default_tile(Case& config, const DeviceInfo& device) {
 Sweep constants_study(const DeviceInfo& device) {
   const bool large = sweep_span(device).large();
   const std::string kernel = large ? "naive" : "tuned";
-  const int64_t many = large ? 10 : static_cast<int64_t>(base_variants), most = large ? 30 : 100;
+  const int64_t many = large ? 10 : static_cast<int64_t>(base_variants), largest = large ? 30 : 100;
   std::vector<std::string> read = run_time_axes(kernel, device);
   read.insert(read.begin(), "none");
   const Axis one = integers("workers", {1}), none = texts("run_time", {"none"}), base = integers("variants", {many});
@@ -59,7 +59,7 @@ Sweep constants_study(const DeviceInfo& device) {
                       {task({"memory", "archive", "archive_create", "archive_load", "start_compile", "start_archive"}),
                        none, base, one},
                       {task({"archive"}), none, integers("variants", {10}), one},
-                      {task({"compile"}), none, integers("variants", {1, 10, most}), one}});
+                      {task({"compile"}), none, integers("variants", {1, 10, largest}), one}});
 }
 
 }  // namespace
