@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "common/base/text_table.h"
@@ -30,6 +32,32 @@ double used_s(int who) {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
+/// Returns the CPU time of the living descendants of a process ("self" or a number), and of the processes that they
+/// have waited for.
+double used_by_descendants_s(const std::string& process) {
+  static const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+  double sum = 0;
+  std::error_code ignored;
+  std::filesystem::directory_iterator thread("/proc/" + process + "/task", ignored);
+  for (; thread != std::filesystem::directory_iterator(); thread.increment(ignored)) {  // the process may end meanwhile
+    std::ifstream children(thread->path() / "children");
+    for (std::string child; children >> child;) {
+      std::ifstream file("/proc/" + child + "/stat");
+      std::string stat;
+      std::getline(file, stat);
+      // After the program's name, in parentheses, come the state and ten numbers, then user, system, and both again of
+      // the processes that the child has waited for.
+      std::istringstream words(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+      std::string skipped;
+      for (int i = 0; i < 11; ++i) words >> skipped;
+      double time = 0;
+      for (int i = 0; i < 4 && words >> time; ++i) sum += time / ticks;
+      sum += used_by_descendants_s(child);
+    }
+  }
+  return sum;
+}
+
 }  // namespace
 
 std::string sign_of_others(const DeviceInfo& device, int cores, double others) {
@@ -40,7 +68,8 @@ std::string sign_of_others(const DeviceInfo& device, int cores, double others) {
 }
 
 CoreTimes core_times() {
-  CoreTimes times{.own_s = used_s(RUSAGE_SELF) + used_s(RUSAGE_CHILDREN), .at = std::chrono::steady_clock::now()};
+  CoreTimes times{.own_s = used_s(RUSAGE_SELF) + used_s(RUSAGE_CHILDREN) + used_by_descendants_s("self"),
+                  .at = std::chrono::steady_clock::now()};
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return times;

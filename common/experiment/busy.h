@@ -14,7 +14,7 @@ namespace attn {
 struct CoreTimes {
   int cores = 0;
   double busy_s = 0;  // of all programs, and of other virtual machines of the host
-  double own_s = 0;   // CPU time of this process, and of the children that this process has waited for
+  double own_s = 0;   // CPU time of this process and of all its descendants, running or ended
   std::chrono::steady_clock::time_point at = {};
 };
 /// `cores` is 0 if the times cannot be read.

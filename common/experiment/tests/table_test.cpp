@@ -2,6 +2,8 @@
 #include "common/experiment/table.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <sstream>
 
@@ -165,6 +167,30 @@ TEST(CoreTimesTest, OthersAreTheWorkOfOtherProcesses) {
   EXPECT_NEAR(others(begin, end), 0.8, 1e-9);
   end.cores = 0;
   EXPECT_EQ(others(begin, end), 0);
+}
+
+// A run's worker lives until the run ends. Its CPU time is the run's own, not that of another program.
+TEST(Others, AreNotTheWorkersOfTheRun) {
+  int ready[2] = {}, end[2] = {};
+  ASSERT_EQ(pipe(ready) + pipe(end), 0);
+  const double before = core_times().own_s;
+  const pid_t child = fork();
+  if (child == 0) {
+    timespec used{};
+    do {
+      clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    } while (used.tv_sec == 0 && used.tv_nsec < 200'000'000);
+    char byte = 0;
+    if (write(ready[1], &byte, 1) == 1 && close(end[1]) == 0) byte = static_cast<char>(read(end[0], &byte, 1));
+    _exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_GT(core_times().own_s - before, 0.15) << "while the child lives";
+  close(end[1]);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_GT(core_times().own_s - before, 0.15) << "after its end";
+  for (const int descriptor : {ready[0], ready[1], end[0]}) close(descriptor);
 }
 
 }  // namespace
