@@ -59,7 +59,9 @@ const Pipeline& PipelineCache::get(const KernelSource& source) {
     // The lines of the text, not its tokens: texts with the same tokens may still differ, for example in what a macro
     // makes of its arguments' blanks; and the lines are at hand five times as soon.
     const auto lines = [](const KernelSource& part) { return expanded_text(part, true); };
-    slot->cache_key = sha256(source_sha256(source, lines) + device_.compiler_identity());
+    // An entry keeps the source_sha256 of its source. Change the number if the rule of source_sha256() changes.
+    constexpr const char* rule = "2 ";
+    slot->cache_key = sha256(rule + source_sha256(source, lines) + device_.compiler_identity());
     pipeline.binary = find_or_compile(source, slot->cache_key, pipeline.origin);
     pipeline.binary.key = source.key();  // the cache may hold the code of a source with other comments
     pipeline.binary.run_time = source.run_time_values();
