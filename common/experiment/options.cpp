@@ -54,11 +54,9 @@ TABLE
   error        largest difference from the double-precision oracle
 
 ANSWER
-  What to take and what to avoid, by this run and by the recorded runs of the device in findings/ of the source tree.
-  An option is as good as the fastest if its interval reaches the interval of the fastest. A ratio is a time over the
-  time of the fastest. A line that begins with '-' is the advice of a claim, with the claim's cases, figures and [name].
-  If this run and the records contradict each other about a case of a claim, neither verdict counts. --list has the
-  claims.
+  What to take in each case, by this run alone; kb decisions has the same rows by all recorded runs. An option is as
+  good as the best, unless the next run's ratio of their times is expected above 1. "1.10x" is a time over the time of
+  what to take. --verdicts prints the verdict on each claim.
 
 EXIT STATUS
   0    done; also after a replay that prints DIFFERS, and if some cases are skipped
