@@ -401,8 +401,8 @@ class Chooser {
     return {.config = without(best.config, free_), .options = std::move(options), .day = {}, .fallback = {}};
   }
 
-  /// Takes over what claims say about the pair. `best_tile` says whether the best is clearly the fastest. A claim of
-  /// older kernels does not count for today's.
+  /// Takes over what claims say about the pair: the option is as good unless the interval of a claim's next run lies
+  /// above 1. A claim of older kernels does not count for today's.
   void take_claims(OptionRatio& ratio, const Measurement& option, const Measurement& best) const {
     const bool today = !input_.today || (input_.today(option) && input_.today(best));
     for (const bool turned : {false, true}) {
@@ -414,13 +414,9 @@ class Chooser {
         const Json& estimate = claim->at("estimate");
         const double value = estimate.at("value"), low = estimate.at("next_lo"), high = estimate.at("next_hi");
         if (value <= 0 || low <= 0 || high <= 0) continue;
-        if (claim->at("hypothesis") == "best_tile") {
-          ratio.claimed = turned || claim->at("verdict").at("state") != name(State::supported);
-        } else {
-          ratio.value = turned ? 1 / value : value;
-          ratio.next_lo = turned ? 1 / high : low;
-          if (!ratio.claimed) ratio.claimed = ratio.next_lo <= 1;
-        }
+        ratio.value = turned ? 1 / value : value;
+        ratio.next_lo = turned ? 1 / high : low;
+        ratio.claimed = ratio.claimed.value_or(true) && ratio.next_lo <= 1;
       }
     }
   }

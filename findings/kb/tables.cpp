@@ -46,7 +46,12 @@ std::vector<Json> decision_tables(const std::vector<Record>& records, const std:
     run.ts = std::max(run.ts, record.ts);
     return run;
   };
+  std::set<std::string> loaded;  // runs on loaded machines
   for (const Record& record : records) {
+    if (record.header && record.header->at("session").value("loaded", "") != "") loaded.insert(record.run_id());
+  }
+  for (const Record& record : records) {
+    if (loaded.contains(record.run_id())) continue;
     if (record.kind == "measurement") {
       const Json json = record.json();
       if (json.value("busy", "") != "") continue;

@@ -48,6 +48,13 @@ TEST(DecisionTables, EachDeviceHasATableForEachQuestion) {
   }
 }
 
+TEST(DecisionTables, ARunOnALoadedMachineHasNoRow) {
+  std::vector<Json> lines = {changed(header(), {{"/session/loaded", "other programs used 0.9 of 2 cores"}}),
+                             finding(1.5)};
+  for (const Json& line : tiles_of_two_devices()) lines.push_back(line);
+  EXPECT_TRUE(tables_of(lines).empty());
+}
+
 TEST(DecisionTables, ARowOfChangedKernelsAndItsRunSayThat) {
   const KernelSource source{.path = "common/attention/kernels/naive.cpu.cpp",
                             .entry = "flash_forward",
