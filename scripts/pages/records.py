@@ -42,10 +42,6 @@ def modifiers():
 MODIFIERS = modifiers()
 
 
-def modifiers_on(case):
-    return {axis: case[axis] for axis, off in MODIFIERS.items() if case.get(axis, off) != off}
-
-
 def lines_of(path):
     """Returns the lines of a file of records, plain or gzip, as bytes without line ends. Raises OSError, also for damaged
     gzip."""
