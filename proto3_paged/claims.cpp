@@ -73,6 +73,17 @@ Claim paging() {
        "long."});
 }
 
+/// All rows of a key/value head are in one tile, so a key is read once for all new tokens.
+Claim several_tokens() {
+  return against_one(
+      {"several_tokens", "Decoding 2 to 16 new tokens takes at most 6 % longer than decoding one.",
+       "time with several new tokens / time with one", "<=", 1.06, expectation},
+      "q_len", "1", "Decoding {values.contender.q_len} new tokens",
+      {"Check several drafted tokens in one launch: it takes at most {threshold:.3g} times as long as one "
+       "token.",
+       "Expect several new tokens to take more than {threshold:.3g} times as long as one."});
+}
+
 /// Returns a claim of the published study about pages of 16 tokens. The claim uses the comparisons of `paging`, and
 /// those of `prefill_paging` on whole prompts of at most 2048 tokens and one head, as the study had them. In a replay
 /// of the claim (--replay) the comparison has the claim's own id.
@@ -568,6 +579,7 @@ std::vector<Claim> paged_claims(const DeviceInfo& device) {
   const std::string expected = "published study, claim 27: expected before it measured, 10 to 25 %";
   return {paging(),
           prefill_paging(),
+          several_tokens(),
           published_paging("paging_10", "Pages of 16 tokens cost at least 10 %.", ">=", 1.1, expected),
           published_paging("paging_25", "Pages of 16 tokens cost at most 25 %.", "<=", 1.25, expected),
           published_paging("paging_9", "Pages of 16 tokens cost at most 9 %.", "<=", 1.09,

@@ -1,6 +1,7 @@
 #include "proto3_paged/sweep.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -130,6 +131,17 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({pages, integers("block_c", large ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{32, 64, 128, 256})});
   add({integers("kv_len", {32768}), pages, texts("cache_dtype", {"bf16", "e4m3", "int8"})});
   add({integers("page_size", {64}), integers("head_dim", {64})});
+  const Axis several = integers("q_len", {1, 4, 16});
+  add({pages, several});
+  if (large) {
+    for (const auto& [sequences, tokens, q_heads, kv_heads] :
+         {std::array<int64_t, 4>{1, 131072, 64, 8}, {32, 16384, 16, 2}}) {
+      add({integers("batch", {sequences}), integers("kv_len", {tokens}), integers("q_heads", {q_heads}),
+           integers("kv_heads", {kv_heads}), pages, several});
+    }
+    add({integers("batch", {4}), integers("kv_len", {16384}), integers("q_heads", {8}), integers("kv_heads", {1}),
+         integers("head_dim", {256}), pages, several});
+  }
   const Axis shared = texts("page_order", {"shared"}), cascade = integers("cascade", {0, 1});
   add({batch, short_ones, pages, shared, integers("shared_pct", {25, 75}), cascade});
   // Adds a block with the heads of TinyLlama-1.1B and a block with the heads of Llama-3-8B. Each block decodes one
@@ -180,7 +192,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({either, integers("head_dim", {64, 96, 192, 256})});
   add({either,
        texts("cache_dtype", large ? std::vector<std::string>{"bf16"} : std::vector<std::string>{"f16", "bf16"})});
-  add({either, integers("q_len", {2, 4, 16}), integers("causal", {1})});
+  add({either, integers("q_len", {2, 4, 8, 16})});
   add({integers("kv_len", {2048, 4096, 16384}), integers("page_size", {0, 16, 64, 256})});
   add({batch, short_ones, integers("page_size", {1, 64, 256}), texts("page_order", {"identity", "random"})});
   // Each load is a number of sequences and a number of tokens for each sequence. On the cpu the sequences of a load

@@ -54,15 +54,22 @@ class DecodeOperation {
   /// Returns why no launch takes the configuration's types and widths; an empty text if a launch does.
   virtual std::string unable(const DecodeConfig& config) const = 0;
   /// Returns why no launch takes the configuration's block_c; an empty text if a launch does.
-  virtual std::string unable_block(const DecodeConfig& config) const = 0;
+  virtual std::string unable_block(const DecodeConfig& config, const DeviceInfo& device) const = 0;
   /// Returns how many rows a tile has. With this number there are as few tiles as possible.
-  virtual int64_t tile_rows(const DecodeConfig& config) const = 0;
+  virtual int64_t tile_rows(const DecodeConfig& config, const DeviceInfo& device) const = 0;
   /// Returns how many workers run at once.
   virtual int64_t workers_at_once(const DecodeConfig& config, const DeviceInfo& device) const = 0;
   /// Returns the threadgroup memory of the launch "attend".
   virtual size_t threadgroup_bytes(const DecodeConfig& config, const DeviceInfo& device) const = 0;
   /// Adds to the launch what only this device's kernel needs: constants and threads.
   virtual void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const = 0;
+  /// Encodes the launch "attend". A kernel of a configuration that does not append gets `params` without `tokens`.
+  virtual void encode(CommandEncoder& encoder, const Kernel& kernel, const Launch& attend,
+                      const FusedDecodeParams& params, const DecodeConfig& config) const {
+    encode_plainly(encoder, kernel, attend, params, config);
+  }
+  static void encode_plainly(CommandEncoder& encoder, const Kernel& kernel, const Launch& launch,
+                             const FusedDecodeParams& params, const DecodeConfig& config);
   /// Returns the threadgroup memory of the launch "join". attend_bytes is the threadgroup memory of the launch
   /// "attend".
   virtual size_t join_bytes(size_t attend_bytes) const = 0;
@@ -185,6 +192,7 @@ class DecodeLaunch {
 
  private:
   DecodeConfig config_;  // of the launch that attends, with the number of workers
+  const DecodeOperation* operation_;
   std::optional<AppendScaledLaunch> append_;
   std::vector<Launch> launches_;
   std::vector<const Kernel*> kernels_;

@@ -119,7 +119,7 @@ TEST_F(PagedCudaCompileTest, Cascades) {
 }
 
 TEST_F(PagedCudaCompileTest, BrokenKernelsCompileToOtherCode) {
-  const DecodeConfig appends = appending(compiled_config(bf16, bf16, 3), 128);
+  const DecodeConfig appends = appending(compiled_config(bf16, bf16, 2), 128), wide = compiled_config(bf16, bf16, 16);
   DecodeConfig decodes = compiled_config(bf16, bf16, 2);
   decodes.join_last = true;
   const auto expect_other_code = [&](const test::PagedMutation& mutation, const std::function<Plan()>& plan) {
@@ -137,6 +137,12 @@ TEST_F(PagedCudaCompileTest, BrokenKernelsCompileToOtherCode) {
   for (const test::PagedMutation& mutation : test::decode_mutations(true)) {
     expect_other_code(mutation, [&] { return decode_plan(decodes, test::hopper(), 1024); });
   }
+  for (const test::PagedMutation& mutation : test::wide_mutations()) {
+    expect_other_code(mutation, [&] {
+      if (mutation.axes.starts_with("append")) return decode_plan(appending(wide, 128), test::hopper(), 1024);
+      return decode_plan(wide, test::hopper(), 1024);
+    });
+  }
   for (const test::PagedMutation& mutation : test::prefill_mutations(true)) {
     expect_other_code(mutation,
                       [] { return prefill_plan(appending(compiled_prefill(64, 16), 64), test::hopper(), 1, 1); });
@@ -146,9 +152,9 @@ TEST_F(PagedCudaCompileTest, BrokenKernelsCompileToOtherCode) {
 // This test needs neither a GPU nor NVRTC, which other tests of broken CUDA kernels need.
 TEST(PagedMutationsTest, TextsAreInTheSources) {
   for (const bool cuda : {false, true}) {
-    for (const auto& list :
-         {test::decode_mutations(cuda), test::append_mutations(cuda), test::prefill_mutations(cuda),
-          test::cascade_mutations(cuda), test::scale_mutations(cuda), test::expansion_mutations(cuda)}) {
+    for (const auto& list : {test::decode_mutations(cuda), test::wide_mutations(), test::append_mutations(cuda),
+                             test::prefill_mutations(cuda), test::cascade_mutations(cuda), test::scale_mutations(cuda),
+                             test::expansion_mutations(cuda)}) {
       test::expect_texts_in_sources(list, [](const test::PagedMutation& mutation) { return mutation.file; });
     }
   }

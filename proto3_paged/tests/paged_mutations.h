@@ -96,6 +96,46 @@ inline std::vector<PagedMutation> decode_mutations(bool cuda) {
        "max(min(seen.end + 1 - block.first_key"}};
 }
 
+/// Mutations of the kernel `decode_wgmma`.
+inline std::vector<PagedMutation> wide_mutations() {
+  const std::string file = "common/paged/kernels/decode_wgmma.cuda.cu", appends = "append=fused page_order=random";
+  return {
+      {"leaves out the last part", file, "if (first + i > parts.last) break;", "if (first + i >= parts.last) break;"},
+      {"adds a part twice", file, "if (first + i > parts.last) break;", ""},
+      {"takes another part of the first worker", file, "part_number(worker, worker == parts.first)",
+       "part_number(worker, worker != parts.first)"},
+      {"joins a row before it exists", file, "if (number + i >= end) return;", "if (number + i > end) return;"},
+      {"does not reset the number of rows that are taken", file, "*taken = 0;", ""},
+      {"does not reset the number of parts", file, "*arrived = 0;", ""},
+      {"lets all queries see what the last query sees", file, "visible_keys(rows[r].query,",
+       "visible_keys(p.q_len - 1,"},
+      {"makes the window of all queries the last query's", file, "visible_keys(rows[r].query,",
+       "visible_keys(p.q_len - 1,", "window_left=37"},
+      {"lets a query see the key after its own key", file, "key >= end[r]", "key > end[r]"},
+      {"masks no block but the last", file, "first_key + BLOCK_C > min(end[0], end[1])",
+       "first_key + BLOCK_C > here.keys", "window_left=37"},
+      {"does not rescale O when the maximum grows", file, "if (grew && i > 0) scale_o", "if (false) scale_o"},
+      {"does not rescale the sums when the maximum grows", file, "sum[r] *= alpha[r];", ""},
+      {"adds to O of the tile before", file, "step > 0 || !first_block", "true", "batch=8"},
+      {"leaves out the scale", file, "scale_log2 = p.scale * log2_e", "scale_log2 = log2_e"},
+      {"takes the first page of a block for all its pages", file,
+       "place.block) * BLOCK_C + box * BOX_KEYS;\n    if (unit >=", "place.block) * BLOCK_C;\n    if (unit >="},
+      {"takes head 0 of the cache for each head", file, "place.kv_head, page);", "0, page);"},
+      {"leaves the numbers after the last key in V", file, "if (there < BLOCK_C) clear_values",
+       "if (false) clear_values"},
+      {"leaves the maximum out of the log-sum-exp", file, "(FOLD ? shift * ln_2 : shift) + __logf", "__logf"},
+      {"rotates queries for the previous position", file, "here.keys - p.q_len + row.query);\n        store",
+       "here.keys - p.q_len + row.query - 1);\n        store", appends},
+      {"rotates keys for the previous position", file, "OF_KEYS ? key : -1);", "OF_KEYS ? key - 1 : -1);", appends},
+      {"rotates with a wrong sign", file, "y * cosine + x * sine", "y * cosine - x * sine", appends},
+      {"takes the new keys for the new values", file, "OF_KEYS ? tokens.k : tokens.v", "tokens.k", appends},
+      {"takes the page of the first new key for each new key", file, "named_page(p.cache, here.batch, key);",
+       "named_page(p.cache, here.batch, first);", appends},
+      {"writes the new tokens of all heads to head 0", file, "{page, here.kv_head, slot_of(key)}",
+       "{page, 0, slot_of(key)}", appends},
+      {"writes no token", file, "if (here.tile != 0) continue;", "continue;", appends}};
+}
+
 /// Mutations of the kernel that joins the rows of a shared prefix and of a sequence's own keys.
 inline std::vector<PagedMutation> cascade_mutations(bool cuda) {
   const std::string file = std::string("common/paged/kernels/merge") + (cuda ? ".cuda.cu" : ".cpu.cpp");

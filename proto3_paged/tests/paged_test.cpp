@@ -53,6 +53,12 @@ std::vector<Agreement> agreements(bool some) {
       {"LengthsOfChats", 1, "lengths=chat page_size=0,16,24 batch=9 kv_len=300"},
       // 5 heads x 16 queries for each key/value head: several tiles.
       {"Workers", 1, "workers=0,1,2,3,7,13,64,200 reduce=last,launch kv_len=500 q_heads=10 q_len=16"},
+      // 81 or 144 rows for each key/value head.
+      {"ManyRows",
+       23,
+       "q_heads=18 q_len=9,16 head_dim=64,72,128,192,256 page_size=0,8,16,64,256 kv_len=300 workers=0,7",
+       {"", "window_left=37", "soft_cap=2 window_left=37 alibi=1 sinks=1", fused_axes + "rope_pairing=interleaved",
+        fused_axes + "dtype=f16 out_dtype=f32"}},
       {"CachesOf8Bits", 1,
        types + "cache_dtype=e4m3,int8 page_size=0,1,16,24,256 q_heads=2,8,10 kv_len=1,17,64,129 page_order=random"},
       {"CachesOf8BitsOfEveryDimension", 1, "cache_dtype=e4m3,int8 head_dim=8,16,24,72,96,128,256 workers=1,7 q_len=3"},
@@ -492,9 +498,17 @@ void expect_all_caught(const std::vector<test::PagedMutation>& mutations, const 
 
 TEST_F(PagedTest, BrokenCascadesAreCaught) { expect_all_caught(test::cascade_mutations(on_cuda), cascade_axes); }
 
-// 72 rows for each key/value head: two tiles.
+// 72 rows for each key/value head: two tiles. On Hopper such rows of 16 bits go to another kernel.
 TEST_F(PagedTest, BrokenAppendsAreCaught) {
-  expect_all_caught(test::append_mutations(on_cuda), "page_order=random q_len=3 q_heads=48");
+  expect_all_caught(test::append_mutations(on_cuda),
+                    std::string("page_order=random q_len=3 q_heads=48") + (on_cuda ? " dtype=f32" : ""));
+}
+
+// 144 rows for each key/value head: two tiles.
+TEST_F(PagedTest, BrokenWideKernelsAreCaught) {
+  if (!on_cuda || !device().info().has("wgmma")) GTEST_SKIP() << "the kernel runs on Hopper";
+  expect_all_caught(test::wide_mutations(), "kv_len=300 q_len=9 q_heads=32 head_dim=128 workers=7",
+                    [](PagedConfig& config) { config.decode.shape.scale = 2; });
 }
 
 TEST_F(PagedTest, BrokenModifiersAreCaught) { expect_all_caught(test::modifier_mutations(), "q_len=2"); }

@@ -9,11 +9,11 @@ namespace {
 class CpuDecode : public DecodeOperation {
  public:
   std::string unable(const DecodeConfig& /*config*/) const override { return {}; }
-  std::string unable_block(const DecodeConfig& /*config*/) const override { return {}; }
+  std::string unable_block(const DecodeConfig& /*config*/, const DeviceInfo& /*device*/) const override { return {}; }
 
   /// Returns how many rows a tile has. Tiles of most_rows rows would give the fewest tiles; the result is the smallest
   /// size that gives equally few. Only the last tile may have fewer rows.
-  int64_t tile_rows(const DecodeConfig& config) const override {
+  int64_t tile_rows(const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
     return divided_up(config.rows(), divided_up(config.rows(), most_rows));
   }
 
@@ -21,9 +21,9 @@ class CpuDecode : public DecodeOperation {
     return device.units;
   }
 
-  size_t threadgroup_bytes(const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
+  size_t threadgroup_bytes(const DecodeConfig& config, const DeviceInfo& device) const override {
     const AttentionShape& shape = config.shape;
-    const CpuDecodeLayout layout(static_cast<int>(shape.head_dim), static_cast<int>(tile_rows(config)),
+    const CpuDecodeLayout layout(static_cast<int>(shape.head_dim), static_cast<int>(tile_rows(config, device)),
                                  static_cast<int>(config.block_c), config.appends ? static_cast<int>(shape.q_len) : 0);
     return static_cast<size_t>(layout.floats) * sizeof(float);
   }

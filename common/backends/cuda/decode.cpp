@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "common/backends/cuda/operations.h"
+#include "common/backends/cuda/tensor_map.h"
+#include "common/paged/kernels/decode_wgmma.h"
 
 namespace attn {
 namespace {
@@ -17,6 +20,17 @@ namespace {
 struct Share {
   int64_t stages, bytes, threadgroups;
 };
+
+// Whether the kernel `decode_wgmma` computes the launch "attend": on Hopper, rows of 16 bits over a cache of their
+// type, on pages that tensor copies can read. For few rows `decode` is as fast or faster (log.md).
+bool by_wgmma(const DecodeConfig& config, const DeviceInfo& device) {
+  const int64_t dim = config.shape.head_dim, least_rows = dim > 128 ? 1 : dim > 64 ? 17 : 65;
+  const int64_t page = config.page_size, block = config.block_c;
+  const bool boxes = page == 0 || (page >= 8 && std::has_single_bit(static_cast<uint64_t>(page)) &&
+                                   std::max(page, block) % std::min(page, block) == 0);
+  return device.has("wgmma") && config.rows() >= least_rows && size_bytes(config.dtype) == 2 &&
+         config.cache_dtype == config.dtype && config.join_last && boxes && block % 16 == 0 && block <= 128;
+}
 
 class CudaDecode : public DecodeOperation {
  public:
@@ -36,29 +50,40 @@ class CudaDecode : public DecodeOperation {
     return {};
   }
 
-  std::string unable_block(const DecodeConfig& config) const override {
-    const int64_t step = 16 * 64 / std::max<int64_t>(tile_rows(config), 16);
+  std::string unable_block(const DecodeConfig& config, const DeviceInfo& device) const override {
+    if (by_wgmma(config, device)) return {};
+    const int64_t step = 16 * 64 / std::max<int64_t>(tile_rows(config, device), 16);
     if (config.block_c % step == 0) return {};
     return fmt::format("block_c {}: on a GPU it must be a multiple of {} for tiles of {} rows", config.block_c, step,
-                       tile_rows(config));
+                       tile_rows(config, device));
   }
 
-  /// Tiles have 8, 16, 32 or 64 rows.
-  int64_t tile_rows(const DecodeConfig& config) const override {
+  /// Tiles have 8, 16, 32 or 64 rows; with wgmma 64 or 128.
+  int64_t tile_rows(const DecodeConfig& config, const DeviceInfo& device) const override {
+    if (by_wgmma(config, device)) return config.rows() <= 64 ? 64 : 128;
     int64_t rows = 8;
     while (rows < std::min(config.rows(), most_rows)) rows *= 2;
     return rows;
   }
 
   int64_t workers_at_once(const DecodeConfig& config, const DeviceInfo& device) const override {
-    return device.units * share(config, device).threadgroups;
+    return device.units * (by_wgmma(config, device) ? 1 : share(config, device).threadgroups);
   }
 
   size_t threadgroup_bytes(const DecodeConfig& config, const DeviceInfo& device) const override {
+    if (by_wgmma(config, device)) return static_cast<size_t>(wgmma_layout(config, device).bytes);
     return static_cast<size_t>(share(config, device).bytes);
   }
 
   void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const override {
+    if (by_wgmma(config, device)) {
+      const DecodeWgmmaLayout layout = wgmma_layout(config, device);
+      attend.source.path = "common/paged/kernels/decode_wgmma.cuda.cu";
+      attend.source.assembler = "-O1";
+      attend.source.constants["SLOTS"] = layout.slots;
+      attend.threads = static_cast<uint32_t>((1 + tile_rows(config, device) / 64) * 128);
+      return;
+    }
     const Share taken = share(config, device);
     attend.source.constants["STAGES"] = taken.stages;
     attend.source.constants["THREADGROUPS"] = taken.threadgroups;
@@ -71,14 +96,50 @@ class CudaDecode : public DecodeOperation {
     merge.threads = static_cast<uint32_t>(config.shape.head_dim / 4);
   }
 
+  void encode(CommandEncoder& encoder, const Kernel& kernel, const Launch& attend, const FusedDecodeParams& params,
+              const DecodeConfig& config) const override {
+    if (!attend.source.path.ends_with("decode_wgmma.cuda.cu")) {
+      return encode_plainly(encoder, kernel, attend, params, config);
+    }
+    const auto map = [&](const void* base, const TensorStrides& strides) {
+      const int64_t dim = config.shape.head_dim, heads = config.shape.kv_heads, page = config.page_size;
+      const int64_t rows = page == 0 ? config.block_c : std::min(page, config.block_c);
+      const int64_t panels = rows < config.block_c ? 1 : (dim + 63) / 64;
+      if (page == 0) {
+        return panel_map(base, config.dtype, dim, config.shape.batch, heads, config.shape.kv_len, strides, rows,
+                         panels);
+      }
+      // A map has at least one page. No page of a cache without pages is read.
+      return params.cache.pages == 0
+                 ? panel_map(params.q, config.dtype, dim, 1, 1, 1, {}, rows, panels)
+                 : panel_map(base, config.dtype, dim, params.cache.pages, heads, page, strides, rows, panels);
+    };
+    const DecodeWgmmaParams all{.k = map(params.cache.k, params.cache.k_strides),
+                                .v = map(params.cache.v, params.cache.v_strides),
+                                .decode = params};
+    encoder.dispatch(kernel, attend.grid, attend.threads, attend.threadgroup_bytes, all);
+  }
+
  private:
   static constexpr uint32_t threads = 128;
+
+  // As many buffers as fit, at most 32.
+  DecodeWgmmaLayout wgmma_layout(const DecodeConfig& config, const DeviceInfo& device) const {
+    constexpr int most_slots = 32, static_bytes = 1024;
+    const auto layout_with = [&](int slots) {
+      return DecodeWgmmaLayout(static_cast<int>(config.shape.head_dim), static_cast<int>(tile_rows(config, device)),
+                               static_cast<int>(config.block_c), slots);
+    };
+    const DecodeWgmmaLayout least = layout_with(0);
+    const int64_t room = static_cast<int64_t>(device.threadgroup_memory_bytes) - least.bytes - static_bytes;
+    return layout_with(static_cast<int>(std::clamp<int64_t>(room / least.slot_bytes, 3, most_slots)));
+  }
 
   Share share(const DecodeConfig& config, const DeviceInfo& device) const {
     // The driver reserves `reserved` bytes for a threadgroup. Registers allow at most `most_threadgroups` threadgroups.
     constexpr int64_t reserved = 1024, most_threadgroups = 4;
     const auto memory = static_cast<int64_t>(device.threadgroup_memory_bytes) + reserved;
-    const int64_t rows = tile_rows(config);
+    const int64_t rows = tile_rows(config, device);
     const auto share_with = [&](int64_t stages) -> Share {
       const DecodeLayout layout(static_cast<int>(config.shape.head_dim), static_cast<int>(rows),
                                 static_cast<int>(config.block_c), static_cast<int>(stages),

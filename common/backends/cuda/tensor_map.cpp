@@ -110,4 +110,20 @@ TensorMap make_tensor_map(const TensorMapLayout&) { throw DeviceMissing("tensor 
 
 #endif
 
+TensorMap panel_map(const void* base, DType dtype, int64_t head_dim, int64_t batch, int64_t heads, int64_t rows,
+                    const TensorStrides& strides, int64_t box_rows, int64_t box_panels) {
+  constexpr int64_t panel_columns = 64;
+  const auto bytes = [](int64_t elements) { return static_cast<uint64_t>(elements) * sizeof(uint16_t); };
+  const bool whole = head_dim % panel_columns == 0;
+  const int64_t columns = whole ? panel_columns : head_dim;
+  return make_tensor_map(
+      {.base = base,
+       .element = static_cast<ElementType>(element_type(dtype)),
+       .dims = {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), static_cast<uint64_t>(head_dim / columns),
+                static_cast<uint64_t>(heads), static_cast<uint64_t>(batch)},
+       .strides_bytes = {bytes(strides.row), bytes(panel_columns), bytes(strides.head), bytes(strides.batch)},
+       .box = {panel_columns, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(whole ? box_panels : 1), 1, 1},
+       .swizzle = Swizzle::bytes_128});
+}
+
 }  // namespace attn

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "common/attention/kernels/attention.h"
+#include "common/data/tensor.h"
 #include "common/kernel/tensor_map.h"
 #include "common/kernel/types.h"
 
@@ -54,5 +56,12 @@ struct TensorMapLayout {
 /// Throws BadInput for a layout that the hardware does not support, and DeviceMissing without a driver or in a build
 /// without CUDA.
 TensorMap make_tensor_map(const TensorMapLayout& layout);
+
+/// Returns the map of a tensor of `batch` * `heads` * `rows` rows of 16-bit elements. The dimensions of the map are,
+/// innermost first, column, row, panel, head, batch. A box has 64 columns and box_rows rows. If head_dim is a multiple
+/// of 64, a panel has 64 columns, and a box has box_panels panels. Else the tensor is one panel of head_dim columns
+/// (WgmmaParams).
+TensorMap panel_map(const void* base, DType dtype, int64_t head_dim, int64_t batch, int64_t heads, int64_t rows,
+                    const TensorStrides& strides, int64_t box_rows, int64_t box_panels);
 
 }  // namespace attn

@@ -22,7 +22,7 @@ class MetalDecode : public DecodeOperation {
                        name(config.cache_dtype), name(config.dtype));
   }
 
-  std::string unable_block(const DecodeConfig& config) const override {
+  std::string unable_block(const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
     constexpr int64_t step = 32;  // the most keys that the simdgroups of a threadgroup process at once
     if (config.block_c % step == 0) return "";
     return fmt::format("block_c {}: on Metal it must be a multiple of {}", config.block_c, step);
@@ -30,7 +30,7 @@ class MetalDecode : public DecodeOperation {
 
   /// Returns the rows of a tile: 8, 16 or 32. The number doubles until a tile holds all query rows of a key/value head,
   /// or until a larger tile would not fit threadgroup memory.
-  int64_t tile_rows(const DecodeConfig& config) const override {
+  int64_t tile_rows(const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
     constexpr int64_t most = 32;
     constexpr int most_bytes = 32768;
     int64_t rows = 8;
@@ -43,12 +43,12 @@ class MetalDecode : public DecodeOperation {
     return device.units * static_cast<int64_t>(std::clamp<size_t>(at_once, 1, 4));
   }
 
-  size_t threadgroup_bytes(const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
-    return static_cast<size_t>(layout_with(config, tile_rows(config)).bytes);
+  size_t threadgroup_bytes(const DecodeConfig& config, const DeviceInfo& device) const override {
+    return static_cast<size_t>(layout_with(config, tile_rows(config, device)).bytes);
   }
 
-  void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
-    attend.threads = static_cast<uint32_t>(layout_with(config, tile_rows(config)).threads);
+  void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const override {
+    attend.threads = static_cast<uint32_t>(layout_with(config, tile_rows(config, device)).threads);
   }
 
   size_t join_bytes(size_t attend_bytes) const override { return attend_bytes; }

@@ -115,5 +115,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_join(const __gri
   place.kv_head = blockIdx.x / line.tiles % p.kv_heads;
   place.index += static_cast<long long>(place.kv_head * line.tiles + place.tile) * place.blocks;
   const Parts parts = parts_of(p, place, blocks_of_line);
-  if (parts.count() > 1 && !join(p, line, place, parts, memory)) write_tile_anew(p, place);
+  if (parts.count() > 1 && !join(p, line, place, parts, memory))
+    write_tile_anew(p, place, threadIdx.x / WARP, THREADS / WARP);
 }

@@ -104,15 +104,23 @@ struct AppendParams {
 };
 
 /// Returns the first block of the line that a worker takes. The worker takes the blocks up to the next worker's first
-/// block. If there are more workers than blocks, the last workers take no block.
+/// block. If there are more workers than blocks, the last workers take no block. A line has less than 2^32 blocks:
+/// a division of 64 bits is a function call in CUDA, and ptxas serialises `wgmma` in kernels with calls.
 SHARED_WITH_HOST constexpr INT64 first_block_of(int worker, int workers, INT64 blocks) {
   if (workers > blocks) return worker < blocks ? worker : blocks;
-  return blocks * worker / workers;
+  const auto all = static_cast<unsigned>(blocks), by = static_cast<unsigned>(workers);
+  return static_cast<INT64>(all / by) * worker + all % by * worker / by;
 }
 /// Returns the worker that takes a block of the line.
 SHARED_WITH_HOST constexpr int worker_of(INT64 block, int workers, INT64 blocks) {
   if (workers > blocks) return static_cast<int>(block);
-  return static_cast<int>(((block + 1) * workers - 1) / blocks);
+  int shift = 0;
+  while (blocks >> shift >= 1 << 16) ++shift;
+  int worker = static_cast<int>(static_cast<unsigned>(block >> shift) * static_cast<unsigned>(workers) /
+                                static_cast<unsigned>(blocks >> shift));  // about right
+  while (worker > 0 && first_block_of(worker, workers, blocks) > block) --worker;
+  while (first_block_of(worker + 1, workers, blocks) <= block) ++worker;
+  return worker;
 }
 
 /// Threadgroup memory of the cuda kernel, in bytes. A row takes 16 bytes more than its elements, so that eight rows

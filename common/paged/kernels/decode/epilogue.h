@@ -71,7 +71,7 @@ struct Epilogue : Softmax {
       // Another worker that shares the tile may have computed its rows anew already.
       if (__syncthreads_or(arrived_at(place) == kept)) {
         arrived_at(place) = 0;
-        write_tile_anew(p, place);
+        write_tile_anew(p, place, threadIdx.x / WARP, THREADS / WARP);
       }
       place.index += place.blocks - place.block - 1;
       place.block = place.blocks - 1;

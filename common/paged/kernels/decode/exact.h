@@ -1,4 +1,4 @@
-// Rows of a tile that are computed anew (exact_row.h), by all threads.
+// Rows of a tile that are computed anew (exact_row.h).
 #pragma once
 
 #include "common/attention/kernels/exact_row.h"
@@ -88,13 +88,14 @@ struct DecodeRow {
   }
 };
 
-/// Computes the rows of a tile anew (exact_row.h), by all threads.
-DEVICE void write_tile_anew(const Params& p, const Place& place) {
+/// Computes a row of a tile anew, by all lanes of a warp.
+DEVICE void write_row_anew(const Params& p, const Place& place, const Row& row) {
+  if (row.exists) write_exact_row(DecodeRow(p, place.batch, row.head, row.query, place.keys));
+}
+/// Computes the rows of a tile anew, by all lanes of `warps` warps; `warp` is the number of the calling warp.
+DEVICE void write_tile_anew(const Params& p, const Place& place, int warp, int warps) {
 #pragma unroll 1
-  for (int number = threadIdx.x / WARP; number < ROWS; number += THREADS / WARP) {
-    const Row row = row_of(p, place, number);
-    if (row.exists) write_exact_row(DecodeRow(p, place.batch, row.head, row.query, place.keys));
-  }
+  for (int number = warp; number < ROWS; number += warps) write_row_anew(p, place, row_of(p, place, number));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The schedule of `decode`: the line of blocks that the workers share, and where a worker, a tile and a row lie on it.
 #pragma once
 
-#include "common/paged/kernels/decode/setup.h"
+#include "common/paged/kernels/decode/basics.h"
 
 namespace {
 

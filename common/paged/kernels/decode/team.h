@@ -4,6 +4,7 @@
 
 #include "common/kernel/named_barriers.h"
 #include "common/paged/kernels/decode/schedule.h"
+#include "common/paged/kernels/decode/setup.h"
 
 namespace {
 

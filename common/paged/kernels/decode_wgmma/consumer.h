@@ -1,0 +1,331 @@
+// A consumer of `decode_wgmma`: a warpgroup that computes 64 rows of a tile. A thread has parts of rows r and r + 8,
+// see common/kernel/wgmma.h.
+#pragma once
+
+#define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
+#include "common/kernel/wgmma_named.h"
+#include "common/paged/kernels/decode/exact.h"
+#include "common/paged/kernels/decode/rows.h"
+#include "common/paged/kernels/decode_wgmma/new_tokens.h"
+#include "common/paged/kernels/decode_wgmma/setup.h"
+
+namespace {
+
+using Mma_S = Mma<IN_TYPE, BLOCK_C>;
+using Mma_O = Mma<IN_TYPE, DIM>;
+
+struct Consumer {
+  const Params& p;
+  const Line line{p};
+  const int index;  // the number of the consumer
+  const long long blocks_of_line;
+  const int thread = threadIdx.x % WARPGROUP, lane = thread % WARP;
+  const int first_row = index * 64 + thread / WARP * 16;  // of the warp's 16 rows
+  const int column = thread % 4 * 2;                      // the first of the thread's columns, of each group of 8
+  const float scale_log2 = p.scale * log2_e;
+  float s[BLOCK_C / 2];
+  unsigned weights[BLOCK_C / 4];
+  float sum[2], shift[2], alpha[2];  // of the thread's two rows
+  bool grew;                         // whether outputs must be multiplied by alpha
+  Row rows[2];
+  int begin[2], end[2];  // keys that the rows see
+
+  DEVICE Consumer(const Params& params, int number, long long blocks)
+      : p(params), index(number), blocks_of_line(blocks) {}
+
+  DEVICE void sync_consumer() const {
+    __syncwarp();
+    named_sync(first_consumer + index, WARPGROUP);
+  }
+  DEVICE void release(int number) const {
+    if (thread == 0) barriers().empty[number].arrive();
+  }
+
+  // Loads the consumer's rows of Q, rotated, if new tokens are. Many loads are in flight at once. The
+  // producers' first copies wait until the first tile's loads are issued: after a ring full of copies the loads would
+  // take 14 us on an H200.
+  DEVICE void load_queries(const Place& here, bool first_tile) const {
+    constexpr int row_units = PANELS * PANEL_ROW_BYTES / 16, units_there = HEAD_DIM / 8;  // of 16 bytes
+    constexpr int rounds = 64 * row_units / WARPGROUP;
+    unsigned char* const panels = memory + index * PANELS * Q_PANEL_BYTES;
+    constexpr int at_once = rounds > 8 ? rounds / 2 : rounds;
+    for (int first = 0; first < rounds; first += at_once) {
+      uint4 elements[at_once];
+      UNROLL for (int i = 0; i < at_once; ++i) {
+        const int unit = thread + (first + i) * WARPGROUP, at = unit % row_units;
+        const Row row = row_of(p, here, index * 64 + unit / row_units);
+        elements[i] = uint4{};
+        if (row.exists && at < units_there) {
+          const long long from =
+              here.batch * p.q_strides.batch + row.head * p.q_strides.head + row.query * p.q_strides.row;
+          elements[i] = *reinterpret_cast<const uint4*>(static_cast<const char*>(p.q) + from * 2 + at * 16);
+        }
+      }
+      if (first_tile && first + at_once == rounds) named_arrive(queries_asked, CONSUMER_THREADS + PRODUCERS * WARP);
+      UNROLL for (int i = 0; i < at_once; ++i) {
+        const int unit = thread + (first + i) * WARPGROUP, number = unit / row_units, at = unit % row_units;
+        *reinterpret_cast<uint4*>(panels + at / 8 * Q_PANEL_BYTES + number * PANEL_ROW_BYTES +
+                                  (at % 8 ^ number % 8) * 16) = elements[i];
+      }
+    }
+    if constexpr (APPENDS && ROTARY_DIM > 0) {
+      sync_consumer();
+      constexpr int pairs = ROTARY_DIM / 2;
+#pragma unroll(HEAD_DIM > 128 ? 1 : 4)
+      for (int unit = thread; unit < 64 * pairs; unit += WARPGROUP) {
+        const int number = unit / pairs;
+        const Row row = row_of(p, here, index * 64 + number);
+        if (!row.exists) continue;
+        Pair pair = pair_of(unit % pairs);
+        unsigned short* const low = element_at(panels, Q_PANEL_BYTES, number, pair.low);
+        unsigned short* const high = element_at(panels, Q_PANEL_BYTES, number, pair.high);
+        pair.x = load_float<IN_TYPE>(low, 0);
+        pair.y = load_float<IN_TYPE>(high, 0);
+        turn(p, pair, unit % pairs, here.keys - p.q_len + row.query);
+        store_float<IN_TYPE>(low, 0, pair.x);
+        store_float<IN_TYPE>(high, 0, pair.y);
+      }
+    }
+  }
+
+  // Loads the consumer's rows of Q, and sets what belongs to the rows.
+  DEVICE void begin_tile(const Place& here, bool first_tile) {
+    load_queries(here, first_tile);
+    UNROLL for (int r = 0; r < 2; ++r) {
+      shift[r] = lowest_score;
+      sum[r] = 0;
+      rows[r] = row_of(p, here, first_row + lane / 4 + 8 * r);
+      const KeyRange seen = visible_keys(rows[r].query, line.context_of(here.batch, rows[r].head, here.keys));
+      begin[r] = seen.begin;
+      end[r] = min(seen.end, here.keys);
+    }
+    fence_stores();
+    sync_consumer();
+  }
+
+  // Issues S = Q K^T, 16 columns of Q and K a step. If no block is left, this function still issues the first step, and
+  // nobody uses the result: if a branch could skip all products of S, ptxas would do all products one after the other.
+  DEVICE void multiply_scores(int number, bool block_exists) {
+    const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES), k_block = operand(slot(number));
+    mma_fence();
+    Mma_S::shared(q_tile, k_block, false);
+    if (block_exists) {
+      mma_fence();
+      UNROLL for (int step = 1; step < DIM / 16; ++step) {
+        const int panel = step / 4, bytes = step % 4 * 32;
+        Mma_S::shared(q_tile + (panel * Q_PANEL_BYTES + bytes) / 16, k_block + (panel * KV_PANEL_BYTES + bytes) / 16,
+                      true);
+      }
+      mma_commit();
+    } else {
+      mma_commit();
+    }
+  }
+
+  // Issues O += P V, or O = P V for the first block of the worker's part of a tile.
+  DEVICE void multiply_outputs(int number, bool first_block) {
+    const unsigned v = operand(slot(number), KV_PANEL_BYTES);
+    mma_fence();
+    UNROLL for (int step = 0; step < BLOCK_C / 16; ++step) {
+      Mma_O::registers(weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16, step > 0 || !first_block);
+    }
+    mma_commit();
+  }
+
+  // Writes zeros to the block's rows of V from `first` on. They belong to no key. Another consumer writes the same.
+  DEVICE void clear_values(int number, int first) {
+    const int units = (BLOCK_C - first) * 8;
+    for (int unit = thread; unit < units * PANELS; unit += WARPGROUP) {
+      *reinterpret_cast<uint4*>(slot(number) + unit / units * KV_PANEL_BYTES + first * PANEL_ROW_BYTES +
+                                unit % units * 16) = uint4{};
+    }
+    fence_stores();
+    sync_consumer();
+  }
+
+  DEVICE void finish_scores(const Place& here, int first_key) {
+    read_s(s);
+    const bool masked =
+        first_key + BLOCK_C > min(end[0], end[1]) || (!KEYS_BEGIN_AT_ZERO && first_key < max(begin[0], begin[1]));
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+      const int r = i / 2 % 2, key = first_key + i / 4 * 8 + column + i % 2;
+      if constexpr (FOLD) {
+        s[i] = __fmul_rn(s[i], scale_log2);  // rounded, as the shift is, before the subtraction
+      } else {
+        s[i] =
+            score(__fmul_rn(s[i], p.scale), rows[r].query, key, line.context_of(here.batch, rows[r].head, here.keys));
+      }
+      if (masked && (key >= end[r] || (!KEYS_BEGIN_AT_ZERO && key < begin[r]))) s[i] = -infinity();
+    }
+  }
+
+  // Turns scores into weights, in place, and adds the weights to the rows' sums (decode/softmax.h says when shifts are
+  // raised).
+  DEVICE void softmax() {
+    constexpr float slack = FOLD ? 8 : 8 * ln_2;
+    float part[4] = {s[0], s[1], s[2], s[3]};
+    UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
+    const float largest[2] = {fmaxf(part[0], part[1]), fmaxf(part[2], part[3])};
+    grew = __any_sync(~0u, largest[0] > shift[0] + slack || largest[1] > shift[1] + slack);
+    if (grew) {
+      UNROLL for (int r = 0; r < 2; ++r) {
+        const float larger = fmaxf(maximum_of_quad(largest[r]), shift[r]);
+        alpha[r] = power(shift[r] - larger);
+        shift[r] = larger;
+        sum[r] *= alpha[r];
+      }
+    }
+    UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+      s[i] = power(s[i] - shift[i / 2 % 2]);
+      sum[i / 2 % 2] += s[i];
+    }
+  }
+
+  // The `blocks` blocks of a tile from `here` on. An iteration issues Q K^T of a block, and P V of the block before it.
+  // After the last block comes one more iteration, which has no Q K^T.
+  DEVICE void attend(const Place& here, int blocks, Ring<SLOTS>& ring) {
+    Barriers& bars = barriers();
+    Ring<SLOTS> values;  // V of the block before
+#pragma unroll 1
+    for (int i = 0;; ++i) {
+      const int first_key = (here.first_block + here.block + i) * BLOCK_C;
+      const bool has_new = APPENDS && first_key + BLOCK_C > here.keys - p.q_len;
+      if (i < blocks) {
+        bars.full[ring.index].wait(ring.parity);
+        if (has_new) take_new<true>(p, here, ring.index, first_key);
+      }
+      multiply_scores(ring.index, i < blocks);
+      if (i == 0) {
+        mma_wait<0>();
+      } else {
+        bars.full[values.index].wait(values.parity);
+        const int there = here.keys - first_key + BLOCK_C;  // keys of the block before
+        if (APPENDS && there - p.q_len < BLOCK_C) take_new<false>(p, here, values.index, first_key - BLOCK_C);
+        if (there < BLOCK_C) clear_values(values.index, max(there, 0));
+        multiply_outputs(values.index, i == 1);
+        mma_wait<1>();
+      }
+      if (i == blocks) break;
+      release(ring.index);
+      finish_scores(here, first_key);
+      softmax();
+      mma_wait<0>();
+      if (i > 0) release(values.index);
+      UNROLL for (int j = 0; j < BLOCK_C / 4; ++j) weights[j] = pack<IN_TYPE>(s[2 * j], s[2 * j + 1]);
+      if (grew && i > 0) scale_o<DIM / 2>(alpha);
+      ring.advance();
+      values = ring;
+      ring.advance();
+    }
+    mma_wait<0>();
+    release(values.index);
+  }
+
+  DEVICE long long counter_of(const Place& place, int kind) const {
+    return ((static_cast<long long>(kind) * p.batch + place.batch) * p.kv_heads + place.kv_head) * line.tiles +
+           place.tile;
+  }
+
+  // Rounds results from column group GROUP on, and stores them to the consumer's panels of Q, whose last use is over.
+  template <int GROUP = 0>
+  DEVICE void round_outputs(unsigned to, unsigned (&sums)[2]) const {
+    store_o<OUT_TYPE, 4 * GROUP>(to ^ GROUP % 8 * 16, sums);
+    constexpr int next = GROUP + 2;
+    if constexpr (next < DIM / 8) round_outputs<next>(next % 8 == 0 ? to + Q_PANEL_BYTES : to, sums);
+  }
+
+  DEVICE void keep_for_later(const Place& here) const {
+    p.arrived[counter_of(here, 0)] = kept;
+    some_kept = true;
+  }
+
+  // Writes the rows, which no other worker shares, to O. Rows of 16 bits go through threadgroup memory, so that a warp
+  // writes whole rows.
+  DEVICE void write_outputs(const Place& here) {
+    float factor[2];
+    UNROLL for (int r = 0; r < 2; ++r) {
+      factor[r] = finish_row(p, line, here, rows[r], shift[r], sum[r], rows[r].exists && thread % 4 == 0);
+    }
+    if constexpr (OUT_TYPE == F32) {
+      float o[DIM / 2];
+      read_o(o);
+      UNROLL for (int r = 0; r < 2; ++r) {
+        if (!rows[r].exists) continue;
+        const long long at = output_at(p, here, rows[r]) + column;
+        float zeros = 0;  // NaN where a result is not finite
+        UNROLL for (int j = 0; j < DIM / 8; ++j) {
+          const float first = o[4 * j + 2 * r] * factor[r], second = o[4 * j + 2 * r + 1] * factor[r];
+          zeros += 0 * first + 0 * second;
+          if (DIM != HEAD_DIM && j * 8 >= HEAD_DIM) continue;
+          *reinterpret_cast<float2*>(static_cast<float*>(p.o) + at + j * 8) = make_float2(first, second);
+        }
+        if (!(zeros == 0)) keep_for_later(here);
+      }
+    } else {
+      unsigned char* const panels = memory + index * PANELS * Q_PANEL_BYTES;
+      const int row = first_row % 64 + lane % 16;
+      unsigned sums[2]{};
+      scale_o<DIM / 2>(factor);
+      sync_consumer();  // no thread reads Q any more
+      round_outputs(shared_address(panels) + row * PANEL_ROW_BYTES + (row % 8 ^ lane / 16) * 16, sums);
+      if (!finite_pairs<OUT_TYPE>(sums[0], sums[1])) keep_for_later(here);
+      sync_consumer();
+      constexpr int row_units = HEAD_DIM / 8;  // of 16 bytes
+      for (int unit = thread; unit < 64 * row_units; unit += WARPGROUP) {
+        const int number = unit / row_units, at = unit % row_units;
+        const Row its_row = row_of(p, here, index * 64 + number);
+        if (!its_row.exists) break;
+        *reinterpret_cast<uint4*>(static_cast<unsigned short*>(p.o) + output_at(p, here, its_row) + at * 8) =
+            *reinterpret_cast<const uint4*>(element_at(panels, Q_PANEL_BYTES, number, at * 8));
+      }
+    }
+  }
+
+  // Leaves the rows as a part.
+  DEVICE void leave_part(const Place& here, bool from_first_block) {
+    float o[DIM / 2];
+    read_o(o);
+    UNROLL for (int r = 0; r < 2; ++r) {
+      if (!rows[r].exists) continue;
+      const long long at = part_number(blockIdx.x, from_first_block) * ROWS + first_row + lane / 4 + 8 * r;
+      UNROLL for (int j = 0; j < DIM / 8; ++j) {
+        if (DIM != HEAD_DIM && j * 8 >= HEAD_DIM) continue;
+        *reinterpret_cast<float2*>(p.part_o + at * HEAD_DIM + j * 8 + column) =
+            make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
+      }
+      if (thread % 4 == 0) reinterpret_cast<float2*>(p.part_stats)[at] = make_float2(shift[r], sum[r]);
+    }
+    named_sync(all_consumers, CONSUMER_THREADS);
+    if (threadIdx.x == WARPGROUP) {
+      __threadfence();
+      atomicAdd(p.arrived + counter_of(here, 0), 1);
+    }
+  }
+
+  DEVICE void leave_tile(const Place& here, bool from_first_block) {
+    UNROLL for (int r = 0; r < 2; ++r) sum[r] = PAGE_SIZE > 0 && some_lost ? not_a_number() : sum_of_quad(sum[r]);
+    if (parts_of(p, here, blocks_of_line).count() == 1) {
+      write_outputs(here);
+    } else {
+      leave_part(here, from_first_block);
+    }
+    sync_consumer();  // the next tile's Q may be stored
+  }
+
+  DEVICE void run(Place here, long long count) {
+    Ring<SLOTS> ring;
+#pragma unroll 1
+    for (bool first_tile = true; count > 0; first_tile = false) {
+      const int blocks = min(count, static_cast<long long>(here.blocks - here.block));
+      begin_tile(here, first_tile);
+      attend(here, blocks, ring);
+      leave_tile(here, here.block == 0);
+      count -= blocks;
+      here.index += blocks - 1;
+      here.block += blocks - 1;
+      line.advance(here);
+    }
+  }
+};
+
+}  // namespace

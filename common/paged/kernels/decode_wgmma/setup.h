@@ -1,0 +1,46 @@
+// What all warps of a threadgroup of `decode_wgmma` share: constants and threadgroup memory with its barriers.
+#pragma once
+
+#include "common/kernel/wgmma.h"
+#include "common/paged/kernels/decode/basics.h"
+#include "common/paged/kernels/decode_wgmma.h"
+
+namespace {
+
+constexpr DecodeWgmmaLayout layout(HEAD_DIM, ROWS, BLOCK_C, SLOTS);
+constexpr int CONSUMERS = ROWS / 64, CONSUMER_THREADS = CONSUMERS * WARPGROUP;
+constexpr int DIM = (HEAD_DIM + 15) / 16 * 16;  // columns beyond head_dim are zero
+constexpr int PANELS = layout.panels;
+constexpr bool WHOLE_PANELS = HEAD_DIM % PANEL_COLUMNS == 0;
+constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // a panel of one consumer's rows
+constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
+// A block of K or V comes in boxes. The units of a block are its boxes, or if a box has one panel of several, the
+// panels of its boxes. Each lane of PRODUCERS warps issues at most one unit of a block.
+constexpr int BOX_KEYS = PAGE_SIZE > 0 && PAGE_SIZE < BLOCK_C ? PAGE_SIZE : BLOCK_C, BOXES = BLOCK_C / BOX_KEYS;
+constexpr int BOX_PANELS = BOXES == 1 && WHOLE_PANELS ? PANELS : 1, UNITS = BOXES * PANELS / BOX_PANELS;
+constexpr int PRODUCERS = UNITS < 4 ? 1 : 4;
+static_assert(ROWS % 64 == 0 && CONSUMERS <= 2 && JOIN_LAST && KV_BYTES == 2 && CACHE_TYPE == IN_TYPE);
+static_assert(BLOCK_C % BOX_KEYS == 0 && BOX_KEYS % 8 == 0 && (PAGE_SIZE == 0 || PAGE_SIZE % BOX_KEYS == 0));
+static_assert(UNITS <= PRODUCERS * WARP);
+
+extern __shared__ __align__(1024) unsigned char memory[];
+
+struct Barriers {
+  Barrier full[SLOTS], empty[SLOTS];
+};
+static_assert(sizeof(Barriers) <= layout.barrier_bytes);
+DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
+DEVICE unsigned char* slot(int number) { return memory + layout.q_bytes + number * layout.slot_bytes; }
+
+/// Returns the address of a column of a row of panels in threadgroup memory (common/kernel/wgmma.h).
+DEVICE unsigned short* element_at(unsigned char* panels, int panel_bytes, int row, int column) {
+  const int chunk = column % PANEL_COLUMNS / 8 ^ row % 8;
+  return reinterpret_cast<unsigned short*>(panels + column / PANEL_COLUMNS * panel_bytes + row * PANEL_ROW_BYTES +
+                                           chunk * 16) +
+         column % 8;
+}
+
+// Numbers of named barriers: of all consumers, of consumer 0 and 1, and of consumers and producers.
+constexpr int all_consumers = 1, first_consumer = 2, queries_asked = 4;
+
+}  // namespace
