@@ -50,6 +50,7 @@ TEST(PagedClaimsTest, OfMadeUpResults) {
        {"paging_10", "", "refuted"},
        {"paging_25", "", "supported"},
        {"prefill_paging", "block_c page_size", "refuted supported", "Let prompts attend over", "Expect prompts over"},
+       {"several_tokens", "q_len", "supported", "Check several drafted tokens in one launch", "Expect several new"},
        {"rate", "", "supported", "at less than 85 % of the rate of a copy", "at least at 85 % of the rate of a copy"},
        {"read_rate", "", "refuted", "at less than 85 % of the rate of a", "at least at 85 % of the rate of a read"},
        {"workers", "workers", "supported", "Leave the number of workers to the rule", "Name the number of workers"},
@@ -94,7 +95,7 @@ TEST(PagedClaimsTest, PublishedClaimsAreJudgedByTheirPages) {
     }
     EXPECT_EQ(counts["paging_9"], counts["paging_10"]);
     EXPECT_LT(counts["paging_9"], counts["paging"]);
-    EXPECT_EQ(counts["viability"], 4);
+    EXPECT_EQ(counts["viability"], device.on_host ? 4 : 7);
     EXPECT_GE(counts["workers"], 5);
     EXPECT_GE(counts["reduce"], 5);
   }
