@@ -46,7 +46,7 @@ Json Judge::code_of(const Case& config) const {
   return code;
 }
 
-Json Judge::header() const {
+Json Judge::header() {
   const Json& test = tasks_.flush_selftest();
   const Json environment = {{"device", given_.info.json()},     {"ceilings", tasks_.ceilings().json()},
                             {"flush_selftest", test},           {"version", version()},
@@ -57,10 +57,17 @@ Json Judge::header() const {
                  {"run", recorder_.run()},
                  {"session", recorder_.session()},
                  {"env", environment}};
-  const CoreTimes now = core_times();
-  header["session"]["loaded"] = sign_of_others(given_.info, now.cores, others(started_, now));
+  header["session"]["loaded"] = loaded();
   header["id"] = record_id(header);
   return header;
+}
+
+const std::string& Judge::loaded() {
+  if (!loaded_) {
+    const CoreTimes now = core_times();
+    loaded_ = sign_of_others(given_.info, now.cores, others(started_, now));
+  }
+  return *loaded_;
 }
 
 Json Judge::find(const Conclusion& conclusion, const std::vector<Json>& known) {
@@ -104,6 +111,7 @@ Json Judge::answer_json(const std::vector<Json>& findings) {
   Json found = {{"schema", "answer/1"}, {"experiment", given_.spec.name}, {"run", run_id()}};
   found.update(decisions(input));
   found["counts"] = counts;
+  found["loaded"] = loaded();
   found["warnings"] =
       disturbances(given_.info, results, comparisons_.all(), started_.cores, others(started_, core_times()));
   found["measurements"] = given_.options.measurements_path;
@@ -127,7 +135,10 @@ std::string Judge::end_text(const Json& answer, const std::string& verdicts) con
   if (!verdicts.empty()) text += "\n";
   for (const Json& warning : answer.at("warnings")) text += wrapped("WARNING " + warning.get<std::string>(), width, 2);
   if (!given_.options.only_verify && !selection_.replays_finding()) {
-    text += wrapped(fmt::format("ANSWER for {}, by this run", answer.at("device").get<std::string>()), width, 2);
+    const std::string loaded = answer.at("loaded");
+    text += wrapped(fmt::format("ANSWER for {}, by this run{}", answer.at("device").get<std::string>(),
+                                loaded.empty() ? "" : " on a loaded machine: " + loaded),
+                    width, 2);
   }
   const std::string above = std::exchange(text, {});
   std::vector<std::string> counts;

@@ -41,7 +41,9 @@ class Judge {
   /// file) has a finding of this run with the same claim_key.
   Json find(const Conclusion& conclusion, const std::vector<Json>& known);
   /// The line that stands before the findings of this run (run/1).
-  Json header() const;
+  Json header();
+  /// Says that other programs used the machine during this run, up to the first call; empty if they did not.
+  const std::string& loaded();
   /// The hash of the machine code of each kernel that the case launched.
   Json code_of(const Case& config) const;
   std::string run_id() const { return recorder_.run().at("id"); }
@@ -62,6 +64,7 @@ class Judge {
   const Comparisons& comparisons_;
   const std::vector<Claim> claims_;
   const CoreTimes started_ = core_times();
+  std::optional<std::string> loaded_;
 };
 
 }  // namespace attn

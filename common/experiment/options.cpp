@@ -54,9 +54,9 @@ TABLE
   error        largest difference from the double-precision oracle
 
 ANSWER
-  What to take in each case, by this run alone; kb decisions has the same rows by all recorded runs. An option is as
-  good as the best, unless the next run's ratio of their times is expected above 1. "1.10x" is a time over the time of
-  what to take. --verdicts prints the verdict on each claim.
+  What to take in each case, of how many options, by this run alone; kb decisions has the same rows by all recorded
+  runs. An option is as good as the fastest, unless it is expected to take over 2 % longer in the next run. "1.10x" is a
+  time over the time of what to take. --verdicts prints the verdict on each claim.
 
 EXIT STATUS
   0    done; also after a replay that prints DIFFERS, and if some cases are skipped

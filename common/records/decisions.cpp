@@ -20,7 +20,9 @@ namespace attn {
 namespace {
 
 constexpr size_t most_names = 4;  // the most options in a list
-constexpr double most_spread = 10;
+/// An option that takes at most this many times the time of the best is as good: less is no reason to choose. The claim
+/// `best_tile` calls a tile the clear best from the same ratio on.
+constexpr double as_good_up_to = 1.02;
 constexpr const char* either = "either";
 
 // ---- cases
@@ -195,11 +197,8 @@ std::string figure_text(double low, double high, std::string unit, const std::op
     return text(from) == text(to) ? text(from) + tail : fmt::format("{}{} to {}{}", text(from), tail, text(to), tail);
   };
   const std::string each = unit == "x" ? unit : "", last = unit.empty() || unit == "x" ? "" : " " + unit;
-  if (!next) return span(low, high, each) + last;
-  // An interval from less than a tenth of its figure to more than ten times the figure says nothing.
-  const bool nothing = next->ci_lo < low / most_spread && next->ci_hi > high * most_spread && low > 0;
-  return fmt::format("{} [{}]{}", span(low, high, each), nothing ? "unknown" : span(next->ci_lo, next->ci_hi, ""),
-                     last);
+  const std::string brackets = next ? fmt::format(" [{}]", span(next->ci_lo, next->ci_hi, "")) : "";
+  return span(low, high, each) + brackets + last;
 }
 
 std::string list_of(const std::vector<std::string>& names) {
@@ -207,14 +206,6 @@ std::string list_of(const std::vector<std::string>& names) {
                                        names.begin() + static_cast<std::ptrdiff_t>(std::min(most_names, names.size())));
   const std::string more = names.size() > most_names ? fmt::format(" and {} more", names.size() - most_names) : "";
   return fmt::format("{}{}", fmt::join(first, ", "), more);
-}
-
-std::string ratios_text(const Json& options) {
-  std::vector<std::string> names;
-  for (const Json& one : options) {
-    names.push_back(fmt::format("{} {}", one.at("option").get<std::string>(), format_ratio(one.at("ratio"))));
-  }
-  return list_of(names);
 }
 
 /// A row without texts: the fields of decisions.h, with empty values.
@@ -288,20 +279,44 @@ struct Option {
   bool good = true;
 };
 
+/// The results of each run, in order of time.
+using Runs = std::vector<std::pair<const MeasuredRun*, Results>>;
+
 /// A combination of values of the axes that are no choice, as its reference run measured it: the latest run that
 /// compared at least half as many options as any run.
 struct Shape {
   Case config;
   std::vector<Option> options;  // the fastest first; the first is the best
-  size_t runs = 0;              // that measured the best with the same code
+  const Runs* runs = nullptr;   // that measured it
   std::string day;
   std::string fallback;  // the option that the experiment chooses by itself; empty: unknown
+
+  const Option* option(const std::string& name) const {
+    const auto own = std::ranges::find(options, name, &Option::name);
+    return own == options.end() ? nullptr : &*own;
+  }
+};
+
+/// The result of the same case with the same code, or null.
+const Measurement* same(const Results& results, const Measurement& wanted) {
+  const auto at = std::ranges::find_if(results, [&](const Measurement* one) {
+    return one->config == wanted.config && code_of(*one) == code_of(wanted);
+  });
+  return at == results.end() ? nullptr : *at;
+}
+
+/// What the runs that compared an option with others say about it: geometric means, as pool() makes them.
+struct OptionFigures {
+  size_t runs = 0;
+  double time_s = 0;
+  std::optional<double> share;  // of the arithmetic ceiling, in per cent
 };
 
 class Chooser {
  public:
   Chooser(const Choice& choice, const DecisionInput& input)
       : choice_(choice), input_(input), free_(choice.axes.begin(), choice.axes.end()) {
+    free_.insert(choice.own_axes.begin(), choice.own_axes.end());
     for (const Json& claim : input.claims) {
       const std::string metric = claim.at("metric");
       const Json pair = claim.value("pair", Json());
@@ -309,55 +324,132 @@ class Chooser {
         pairs_[{key_of(Case::from_json(pair.at(0))), key_of(Case::from_json(pair.at(1)))}].push_back(&claim);
       }
     }
-  }
-
-  /// The shapes in the order of their first results.
-  std::vector<Shape> shapes() const {
-    std::vector<std::string> order;
-    std::map<std::string, std::map<const MeasuredRun*, Results>> found;
-    for (const MeasuredRun* run : input_.runs) {
+    std::vector<std::string> order;  // of the first results
+    for (const MeasuredRun* run : input.runs) {
       for (const Measurement& result : run->results) {
         const bool has_axes =
-            std::ranges::all_of(choice_.axes, [&](const std::string& axis) { return result.config.has(axis); });
-        if (!has_axes || !is_timed(result) || (choice_.takes && !choice_.takes(result.config))) continue;
+            std::ranges::all_of(choice.axes, [&](const std::string& axis) { return result.config.has(axis); });
+        if (!has_axes || !is_timed(result) || (choice.takes && !choice.takes(result.config))) continue;
+        if (is_below_start(result.config)) continue;
         const std::string key = key_of(result.config, free_);
-        if (!found.contains(key)) order.push_back(key);
-        found[key][run].push_back(&result);
+        if (!found_.contains(key)) order.push_back(key);
+        Runs& runs = found_[key];
+        if (runs.empty() || runs.back().first != run) runs.emplace_back(run, Results());
+        runs.back().second.push_back(&result);
       }
     }
-    std::vector<Shape> shapes;
     for (const std::string& key : order) {
-      size_t most = 0;
-      for (const auto& [run, results] : found[key]) most = std::max(most, results.size());
-      if (most < choice_.at_least) continue;
-      const auto whole = [&](const MeasuredRun* run) {
-        const auto own = found[key].find(run);
-        return own != found[key].end() && 2 * own->second.size() >= most && own->second.size() >= choice_.at_least;
+      const Runs& runs = found_[key];
+      const size_t most = std::ranges::max(runs, {}, [](const auto& own) { return own.second.size(); }).second.size();
+      if (most < choice.at_least) continue;
+      const auto whole = [&](const auto& own) {
+        return own.second.size() >= std::max((most + 1) / 2, choice.at_least);
       };
-      const auto latest = std::find_if(input_.runs.rbegin(), input_.runs.rend(), whole);
-      shapes.push_back(shape_of(found[key].at(*latest), **latest, found[key]));
+      Shape shape = shape_of(runs, *std::find_if(runs.rbegin(), runs.rend(), whole));
+      if (shape.options.size() >= choice.at_least) shapes_.push_back(std::move(shape));
     }
-    return shapes;
+    for (const Shape& shape : shapes_) {
+      for (const Option& option : shape.options) {
+        Rank& rank = ranks_[option.name];
+        rank.good += option.good;
+        ++rank.shapes;
+        rank.logarithms += std::log(option.ratio);
+      }
+    }
+  }
+
+  const std::vector<Shape>& shapes() const { return shapes_; }
+
+  /// Sorts options by how far they serve: as good in the most shapes; of several, the fastest on average. So noise in
+  /// one shape does not choose among options that are as good in it.
+  void sort(std::vector<std::string>& options) const {
+    std::ranges::stable_sort(options, {}, [&](const std::string& name) {
+      const Rank& rank = ranks_.at(name);
+      return std::pair(-rank.good, rank.logarithms / rank.shapes);
+    });
+  }
+
+  /// Returns the time of an option / the time of another one, with the interval of the next run. A claim about the pair
+  /// decides, so that a row does not contradict its claims; of several, the one that is the surest of a difference. A
+  /// claim of older kernels does not count for today's.
+  Estimate ratio(const Runs& runs, const Measurement& option, const Measurement& base) const {
+    if (&option == &base) return {1, 1, 1};
+    std::optional<Estimate> told;
+    const bool today = !input_.today || (input_.today(option) && input_.today(base));
+    for (const bool turned : {false, true}) {
+      const auto found = pairs_.find(turned ? std::pair{key_of(option.config), key_of(base.config)}
+                                            : std::pair{key_of(base.config), key_of(option.config)});
+      if (found == pairs_.end()) continue;
+      for (const Json* claim : found->second) {
+        if (today && !claim->value("today", true)) continue;
+        const Json& estimate = claim->at("estimate");
+        const double value = estimate.at("value"), low = estimate.at("next_lo"), high = estimate.at("next_hi");
+        if (value <= 0 || low <= 0 || high <= 0) continue;
+        const Estimate one = turned ? Estimate{1 / value, 1 / high, 1 / low} : Estimate{value, low, high};
+        if (!told || one.ci_lo > told->ci_lo) told = one;
+      }
+    }
+    if (told) return *told;
+    std::vector<Session> sessions;
+    for (const auto& [run, results] : runs) {
+      const Measurement *a = same(results, option), *b = same(results, base);
+      if (a && b) sessions.push_back(ratio_in(*run, *a, *b));
+    }
+    const Pooled pooled = pool(sessions, spread_of(input_.device, input_.experiment, "", FigureKind::ratio), true);
+    return {pooled.value, pooled.next_lo, pooled.next_hi};
+  }
+
+  OptionFigures figures(const Shape& shape, const Option& option) const {
+    OptionFigures found;
+    double times = 0, shares = 0;  // sums of logarithms
+    bool has_shares = true;
+    for (const auto& [run, results] : *shape.runs) {
+      const Measurement* own = same(results, *option.result);
+      const auto is_other = [&](const Option& one) { return &one != &option && same(results, *one.result); };
+      if (!own || std::ranges::none_of(shape.options, is_other)) continue;
+      ++found.runs;
+      times += std::log(own->main_timing()->median_s);
+      has_shares = has_shares && own->matrix_pct && own->matrix_pct->value > 0;
+      if (has_shares) shares += std::log(own->matrix_pct->value);
+    }
+    const auto count = static_cast<double>(found.runs);
+    found.time_s = std::exp(times / count);
+    if (has_shares) found.share = std::exp(shares / count);
+    return found;
   }
 
  private:
-  Shape shape_of(const Results& results, const MeasuredRun& run,
-                 const std::map<const MeasuredRun*, Results>& runs) const {
+  struct Rank {
+    int good = 0;
+    double shapes = 0, logarithms = 0;
+  };
+
+  /// Whether a claim `Choice::from` says that the choice is of use only for longer cases than this one.
+  bool is_below_start(const Case& config) const {
+    return std::ranges::any_of(input_.claims, [&](const Json& claim) {
+      if (choice_.from.empty() || claim.at("hypothesis") != choice_.from) return false;
+      const Case about = case_of_subject(claim.at("subject"));
+      return length_of(config, "q_len") < claim.at("estimate").at("value").get<double>() &&
+             std::ranges::all_of(
+                 about.axes(),
+                 [&](const auto& axis) {
+                   return free_.contains(axis.first) || config.value_text(axis.first) == to_string(axis.second);
+                 });
+    });
+  }
+
+  Shape shape_of(const Runs& runs, const Runs::value_type& reference) const {
+    const auto& [run, results] = reference;
     const Measurement* best = fastest(results);
-    Shape shape = ranked(results, *best, runs);
-    if (shape.options.front().result != best) {  // all runs together say that another option is the fastest
-      best = shape.options.front().result;
-      shape = ranked(results, *best, runs);
+    std::vector<Option> options = ranked(results, *best, runs);
+    if (options.front().result != best) {  // all runs together say that another option is the fastest
+      best = options.front().result;
+      options = ranked(results, *best, runs);
       // Ratios of three noisy times may disagree about an order. The best is the one that was chosen.
-      const auto chosen = std::ranges::find(shape.options, best, &Option::result);
-      std::rotate(shape.options.begin(), chosen, chosen + 1);
+      const auto chosen = std::ranges::find(options, best, &Option::result);
+      std::rotate(options.begin(), chosen, chosen + 1);
     }
-    shape.day = run.ts.substr(0, 10);
-    for (const auto& [other, measured] : runs) {
-      shape.runs += std::ranges::any_of(measured, [&](const Measurement* one) {
-        return one->config == best->config && code_of(*one) == code_of(*best);
-      });
-    }
+    Shape shape = {without(best->config, free_), std::move(options), &runs, run->ts.substr(0, 10), {}};
     Case config = shape.config;
     if (input_.complete) input_.complete(config);
     const bool known = std::ranges::all_of(choice_.axes, [&](const std::string& axis) { return config.has(axis); });
@@ -365,60 +457,21 @@ class Chooser {
     return shape;
   }
 
-  Shape ranked(const Results& results, const Measurement& best,
-               const std::map<const MeasuredRun*, Results>& runs) const {
-    std::vector<OptionRatio> ratios;
+  /// The options by their ratios. An option is as good as the best if neither its next run nor that of a faster option
+  /// is expected above as_good_up_to. Of several results of one option the fastest counts.
+  std::vector<Option> ranked(const Results& results, const Measurement& best, const Runs& runs) const {
+    std::vector<std::pair<Estimate, const Measurement*>> ratios;
+    for (const Measurement* result : results) ratios.emplace_back(ratio(runs, *result, best), result);
+    std::ranges::stable_sort(ratios, {}, [](const auto& one) { return one.first.value; });
     std::vector<Option> options;
-    const Spread prior = spread_of(input_.device, input_.experiment, "", FigureKind::ratio);
-    for (const Measurement* option : results) {
-      OptionRatio ratio = {.option = option_of(choice_, option->config), .value = 1, .next_lo = 1, .claimed = true};
-      if (option != &best) {
-        std::vector<Session> sessions;
-        for (const MeasuredRun* run : input_.runs) {
-          const auto own = runs.find(run);
-          if (own == runs.end()) continue;
-          const auto same = [&](const Measurement& wanted) {
-            const auto at = std::ranges::find_if(own->second, [&](const Measurement* one) {
-              return one->config == wanted.config && code_of(*one) == code_of(wanted);
-            });
-            return at == own->second.end() ? nullptr : *at;
-          };
-          const Measurement *a = same(*option), *b = same(best);
-          if (a && b) sessions.push_back(ratio_in(*run, *a, *b));
-        }
-        const Pooled pooled = pool(sessions, prior, true);
-        ratio.claimed = {};
-        ratio.value = pooled.value;
-        ratio.next_lo = pooled.next_lo;
-        take_claims(ratio, *option, best);
-      }
-      ratios.push_back(ratio);
-      options.push_back({ratio.option, option, ratio.value, true});
+    bool good = true;
+    for (const auto& [ratio, result] : ratios) {
+      const std::string name = option_of(choice_, result->config);
+      if (std::ranges::find(options, name, &Option::name) != options.end()) continue;
+      good = good && ratio.ci_lo <= as_good_up_to;
+      options.push_back({name, result, ratio.value, good});
     }
-    const std::vector<bool> good = as_good(ratios);
-    for (size_t i = 0; i < good.size(); ++i) options[i].good = good[i];
-    std::ranges::stable_sort(options, {}, &Option::ratio);
-    return {.config = without(best.config, free_), .options = std::move(options), .day = {}, .fallback = {}};
-  }
-
-  /// Takes over what claims say about the pair: the option is as good unless the interval of a claim's next run lies
-  /// above 1. A claim of older kernels does not count for today's.
-  void take_claims(OptionRatio& ratio, const Measurement& option, const Measurement& best) const {
-    const bool today = !input_.today || (input_.today(option) && input_.today(best));
-    for (const bool turned : {false, true}) {
-      const auto found = pairs_.find(turned ? std::pair{key_of(option.config), key_of(best.config)}
-                                            : std::pair{key_of(best.config), key_of(option.config)});
-      if (found == pairs_.end()) continue;
-      for (const Json* claim : found->second) {
-        if (today && !claim->value("today", true)) continue;
-        const Json& estimate = claim->at("estimate");
-        const double value = estimate.at("value"), low = estimate.at("next_lo"), high = estimate.at("next_hi");
-        if (value <= 0 || low <= 0 || high <= 0) continue;
-        ratio.value = turned ? 1 / value : value;
-        ratio.next_lo = turned ? 1 / high : low;
-        ratio.claimed = ratio.claimed.value_or(true) && ratio.next_lo <= 1;
-      }
-    }
+    return options;
   }
 
   std::string claimed_default(const Shape& shape) const {
@@ -436,6 +489,9 @@ class Chooser {
   const DecisionInput& input_;
   std::set<std::string> free_;
   std::map<std::pair<std::string, std::string>, std::vector<const Json*>> pairs_;
+  std::map<std::string, Runs> found_;  // by the key of the shape
+  std::vector<Shape> shapes_;          // in the order of their first results
+  std::map<std::string, Rank> ranks_;  // of the options
 };
 
 /// The options that are as good as the best in all shapes.
@@ -443,86 +499,72 @@ std::vector<std::string> good_in_all(const std::vector<const Shape*>& shapes) {
   std::vector<std::string> good;
   for (const Option& option : shapes.front()->options) {
     const bool all = std::ranges::all_of(shapes, [&](const Shape* shape) {
-      return std::ranges::any_of(shape->options,
-                                 [&](const Option& own) { return own.name == option.name && own.good; });
+      const Option* own = shape->option(option.name);
+      return own && own->good;
     });
     if (all) good.push_back(option.name);
   }
   return good;
 }
 
-/// The largest ratio of an option in any of the shapes; 0 if a shape lacks the option.
-double largest_ratio(const std::vector<const Shape*>& shapes, const std::string& name) {
-  double most = 0;
-  for (const Shape* shape : shapes) {
-    const auto own = std::ranges::find(shape->options, name, &Option::name);
-    if (own == shape->options.end()) return 0;
-    most = std::max(most, own->ratio);
-  }
-  return most;
-}
-
-Json choice_row(const Choice& choice, const std::vector<const Shape*>& shapes, const Labels& labels,
-                const DecisionInput& input) {
+Json choice_row(const Choice& choice, const Chooser& chooser, const std::vector<const Shape*>& shapes,
+                const Labels& labels, const DecisionInput& input) {
   std::vector<std::string> good = good_in_all(shapes);
-  std::ranges::stable_sort(good, {}, [&](const std::string& name) { return largest_ratio(shapes, name); });
+  chooser.sort(good);
+  const std::string fallback = shapes.front()->fallback;
+  const auto usual = std::ranges::find(good, fallback);
+  if (usual != good.end()) std::rotate(good.begin(), usual, usual + 1);
   const std::string take = good.front();
+  // The largest ratio to what the row says to take, or null if a shape lacks the option.
+  const auto against_taken = [&](const std::string& name) -> Json {
+    Estimate most;
+    for (const Shape* shape : shapes) {
+      const Option* own = shape->option(name);
+      if (!own) return nullptr;
+      const Estimate ratio = chooser.ratio(*shape->runs, *own->result, *shape->option(take)->result);
+      if (ratio.value > most.value) most = ratio;
+    }
+    return {{"option", name}, {"ratio", most.value}, {"next_lo", most.ci_lo}, {"next_hi", most.ci_hi}};
+  };
   std::vector<const Case*> cases;
-  std::vector<const Measurement*> taken;
+  std::vector<size_t> runs;
+  std::vector<double> times, rates, shares;
   Json row = empty_row();
-  bool first = true;
   for (const Shape* shape : shapes) {
+    const Option& taken = *shape->option(take);
+    const OptionFigures figures = chooser.figures(*shape, taken);
+    const Measurement& result = *taken.result;
     cases.push_back(&shape->config);
-    taken.push_back(std::ranges::find(shape->options, take, &Option::name)->result);
+    runs.push_back(figures.runs);
+    times.push_back(figures.time_s);
+    if (result.work && result.work->bound != Bound::memory && result.tflops() > 0)
+      rates.push_back(result.tflops() * result.main_timing()->median_s / figures.time_s);
+    if (figures.share) shares.push_back(*figures.share);
     row["options"] = std::max(row["options"].get<size_t>(), shape->options.size());
-    row["runs"] = first ? shape->runs : std::min(row["runs"].get<size_t>(), shape->runs);
     row["day"] = std::max(row["day"].get<std::string>(), shape->day);
     if (input.today) {
       for (const Option& option : shape->options) row["today"] = row["today"] && input.today(*option.result);
     }
-    first = false;
   }
   row["what"] = choice.what;
   row["case"] = labels.text(cases);
   row["where"] = where_of(cases, length_axes);
   row["take"] = take;
   row["as_good"] = std::vector(good.begin() + 1, good.end());
-  const std::string fallback = shapes.front()->fallback;
-  const bool one_default = std::ranges::all_of(shapes, [&](const Shape* shape) { return shape->fallback == fallback; });
-  // The ratio to what the row says to take, which another length may have measured as the second.
-  const auto against_taken = [&](const std::string& name) {
-    double most = 0;
-    for (const Shape* shape : shapes) {
-      const double own = largest_ratio({shape}, name);
-      if (own == 0) return 0.0;
-      most = std::max(most, own / largest_ratio({shape}, take));
-    }
-    return most;
-  };
-  if (one_default && !fallback.empty() && against_taken(fallback) > 0) {
-    row["default"] = {{"option", fallback}, {"ratio", against_taken(fallback)}};
-  }
+  row["default"] = against_taken(fallback);
   for (const Option& option : shapes.front()->options) {
-    const double ratio = against_taken(option.name);
-    if (ratio > 0 && std::ranges::find(good, option.name) == good.end()) {
-      row["slower"].push_back({{"option", option.name}, {"ratio", ratio}});
-    }
+    if (std::ranges::find(good, option.name) != good.end()) continue;
+    if (Json ratio = against_taken(option.name); !ratio.is_null()) row["slower"].push_back(std::move(ratio));
   }
-  row["id"] = taken.front()->id;
-  std::vector<double> rates, shares, times;
-  for (const Measurement* result : taken) {
-    times.push_back(result->main_timing()->median_s);
-    if (result->work && result->work->bound != Bound::memory && result->tflops() > 0) rates.push_back(result->tflops());
-    if (result->matrix_pct) shares.push_back(result->matrix_pct->value);
-  }
-  const bool rated = rates.size() == taken.size();
-  const std::vector<double>& figures = rated ? rates : times;
-  const auto [low, high] = std::ranges::minmax(figures);
+  row["id"] = shapes.front()->option(take)->result->id;
+  row["runs"] = std::ranges::min(runs);
+  const bool rated = rates.size() == shapes.size();
+  const auto [low, high] = std::ranges::minmax(rated ? rates : times);
   row["low"] = low;
   row["high"] = high;
   row["figure"] = figure_text(low, high, rated ? "TFLOPS" : "s");
   if (rated) row["tflops"] = high;
-  if (rated && shares.size() == taken.size()) {
+  if (rated && shares.size() == shapes.size()) {
     const auto [least, most] = std::ranges::minmax(shares);
     row["share"] = most;
     row["figure"] = fmt::format("{} ({})", row["figure"].get<std::string>(), figure_text(least, most, "%"));
@@ -533,11 +575,11 @@ Json choice_row(const Choice& choice, const std::vector<const Shape*>& shapes, c
 /// Rows of a choice: shapes that differ only in length share a row while some option is as good as the best in all of
 /// them.
 std::vector<Json> choice_rows(const Choice& choice, const DecisionInput& input) {
-  const std::vector<Shape> shapes = Chooser(choice, input).shapes();
+  const Chooser chooser(choice, input);
   std::vector<Case> cases;
   std::map<std::string, std::vector<const Shape*>> groups;
   std::vector<std::string> order;
-  for (const Shape& shape : shapes) {
+  for (const Shape& shape : chooser.shapes()) {
     cases.push_back(shape.config);
     const std::string key = key_of(shape.config, length_axes);
     if (!groups.contains(key)) order.push_back(key);
@@ -551,7 +593,7 @@ std::vector<Json> choice_rows(const Choice& choice, const DecisionInput& input) 
       return std::pair(length_of(shape->config, "q_len"), length_of(shape->config, "kv_len"));
     });
     const auto even = [](const Shape* shape) {
-      return key_of(shape->config, {"q_len"}) == key_of(shape->config, {"kv_len"}) ||
+      return !shape->config.has("q_len") || !shape->config.has("kv_len") ||
              length_of(shape->config, "q_len") == length_of(shape->config, "kv_len");
     };
     std::vector<const Shape*> some;
@@ -565,12 +607,12 @@ std::vector<Json> choice_rows(const Choice& choice, const DecisionInput& input) 
            (even(shape) || length_of(shape->config, "q_len") == length_of(some.front()->config, "q_len")) &&
            shape->fallback == some.front()->fallback && shape->day == some.front()->day);
       if (!joins) {
-        rows.push_back(choice_row(choice, some, labels, input));
+        rows.push_back(choice_row(choice, chooser, some, labels, input));
         some.clear();
       }
       some.push_back(shape);
     }
-    rows.push_back(choice_row(choice, some, labels, input));
+    rows.push_back(choice_row(choice, chooser, some, labels, input));
   }
   return rows;
 }
@@ -625,7 +667,7 @@ std::vector<Json> told_rows(const Told& told, const DecisionInput& input) {
   std::set<std::string> used;
   for (const Json& claim : input.claims) {
     const std::string id = claim.at("hypothesis");
-    if (!told.hypotheses.empty() && std::ranges::find(told.hypotheses, id) == told.hypotheses.end()) continue;
+    if (!tells(told, id, claim.at("metric"))) continue;
     const Json& estimate = claim.at("estimate");
     ToldFigure one = {.claim = &claim,
                       .config = case_of_subject(claim.at("subject")),
@@ -635,7 +677,8 @@ std::vector<Json> told_rows(const Told& told, const DecisionInput& input) {
                       .low = estimate.value("next_lo", estimate.at("value").get<double>()),
                       .high = estimate.value("next_hi", estimate.at("value").get<double>()),
                       .exact = estimate.value("scale", "log") == "exact"};
-    if (!told.take.empty()) one.take = one.high < 1 ? told.take : one.low > 1 ? told.other : either;
+    if (!told.take.empty())
+      one.take = one.high < 1 / as_good_up_to ? told.take : one.low > as_good_up_to ? told.other : either;
     std::string what = told.what;  // without the axis over which cases are merged
     if (!told.over.empty()) what.replace(what.find("{" + told.over + "}"), told.over.size() + 2, "");
     one.what = filled(what, id, {&one.config}, &used);
@@ -753,17 +796,29 @@ const std::vector<Column>& columns() {
   static const std::vector<Column> list = {
       {"what", [](const Json& row) { return row.at("what").get<std::string>(); }},
       {"case", [](const Json& row) { return row.at("case").get<std::string>(); }},
-      {"take", [](const Json& row) { return row.at("take").get<std::string>(); }},
+      {"take",
+       [](const Json& row) {
+         const bool usual = !row.at("default").is_null() && row["default"]["option"] == row.at("take");
+         return row.at("take").get<std::string>() + (usual ? " (default)" : "");
+       }},
+      {"of", [](const Json& row) { return row.at("options") > 0 ? row.at("options").dump() : std::string(); }},
       {"others",
        [](const Json& row) {
-         Json shown = row.at("default").is_null() ? Json::array() : Json::array({row.at("default")});
-         if (!shown.empty()) {
-           return fmt::format("default {}", ratios_text(shown));
+         std::vector<std::string> names;
+         const auto add = [&](const Json& one) {
+           const double ratio = one.at("ratio");
+           names.push_back(
+               fmt::format("{} {}", one.at("option").get<std::string>(),
+                           figure_text(ratio, ratio, "x", Estimate{ratio, one.at("next_lo"), one.at("next_hi")})));
+         };
+         const Json& fallback = row.at("default");
+         const bool slower = std::ranges::find(row.at("slower"), fallback) != row.at("slower").end();
+         if (slower) add(fallback), names.front().insert(0, "default ");
+         const size_t most = row.at("options") > 8 ? 2 : 3;  // the next ones say enough
+         for (const Json& one : row.at("slower")) {
+           if (names.size() < most && one != fallback) add(one);
          }
-         shown = row.at("slower");
-         const size_t most = row.at("options") > 8 ? 2 : most_names;  // of many tiles the next two say enough
-         while (shown.size() > most) shown.erase(shown.size() - 1);
-         return ratios_text(shown);
+         return fmt::format("{}", fmt::join(names, ", "));
        }},
       {"as good",
        [](const Json& row) {
@@ -781,18 +836,6 @@ const std::vector<Column>& columns() {
 }
 
 }  // namespace
-
-std::vector<bool> as_good(const std::vector<OptionRatio>& options) {
-  double slower = INFINITY;  // the smallest ratio that a claim calls slower
-  for (const OptionRatio& option : options) {
-    if (option.claimed && !*option.claimed) slower = std::min(slower, option.value);
-  }
-  std::vector<bool> good;
-  for (const OptionRatio& option : options) {
-    good.push_back(option.claimed ? *option.claimed : option.next_lo <= 1 && option.value < slower);
-  }
-  return good;
-}
 
 Json decisions(const DecisionInput& input) {
   const auto known = std::ranges::find(questions(), input.experiment, &Question::experiment);
@@ -874,7 +917,13 @@ Json claim_of(const Json& finding) {
 
 std::string decisions_text(const Json& table, size_t width, size_t most_lines) {
   const Json& rows = table.at("rows");
-  if (rows.empty()) return wrapped("nothing: these cases have no options to compare, and decide no claim", width, 2);
+  std::string left_out;
+  if (const size_t count = table.value("left_out", size_t{0}); count > 0) {
+    left_out = wrapped(fmt::format("  left out, of a loaded machine or with scattered samples: {} measurements", count),
+                       width, 2);
+  }
+  if (rows.empty())
+    return wrapped("nothing: these cases have no options to compare, and decide no claim", width, 2) + left_out;
   std::string text = table.at("title").get<std::string>() + "\n";
   size_t lines = 1, shown = 0;
   for (const Json& row : rows) {
@@ -885,6 +934,7 @@ std::string decisions_text(const Json& table, size_t width, size_t most_lines) {
     for (size_t i = 0; i < table.at("heads").size(); ++i) {
       const std::string head = table["heads"][i], cell = row.at("cells")[i];
       if (head == "take" || head == "as good") add(head == "take" ? "take " : "as good: ", cell);
+      if (head == "of" && !cell.empty()) words.back() += " of " + cell;
       if (head == "others") add("", cell);
       if (head == "figure") add("", cell);
       if (head == "kernels of" && cell != "today") add("kernels of ", cell);
@@ -903,7 +953,7 @@ std::string decisions_text(const Json& table, size_t width, size_t most_lines) {
   }
   if (shown < rows.size())
     text += wrapped(fmt::format("  {} more rows: --json prints all", rows.size() - shown), width, 2);
-  return text;
+  return text + left_out;
 }
 
 }  // namespace attn

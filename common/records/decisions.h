@@ -5,7 +5,7 @@
 // A table is an object:
 //   question, title   "tile", and the question in words
 //   experiment        the experiment whose runs answer the question; `device` is the device
-//   heads             the columns that some row fills: a part of "what", "case", "take", "others", "as good",
+//   heads             the columns that some row fills: a part of "what", "case", "take", "of", "others", "as good",
 //                     "figure", "runs", "kernels of", "record", in this order
 //   rows              an array, the most useful rows first
 // A row has `cells`, a text for each column, and the values from which they are made:
@@ -14,17 +14,20 @@
 //   where             the case, as axes with their values. An axis over which neighbouring cases with one answer were
 //                     merged (a length, or Told::over) has an array of values. Cases that differ in type, head_dim,
 //                     mask, batch or heads are never merged.
-//   take              what to take; "either" where the noise allows no choice between two; "" for a figure that is no
+//   take              what to take: of the options that are as good, the default, or else the one that is as good in
+//                     the most cases of the table; "either" where both of two are as good; "" for a figure that is no
 //                     choice
-//   as_good           options that are as good as `take`
-//   default           {"option", "ratio"}: the option that the experiment chooses by itself, and its time / the time of
-//                     `take`; null where nobody measured it
-//   slower            [{"option", "ratio"}]: other options, the fastest first
+//   as_good           options that are as good as `take`: neither their next run, nor that of a faster option, is
+//                     expected to take more than 1.02 times the time of the fastest
+//   default           {"option", "ratio", "next_lo", "next_hi"}: the option that the experiment chooses by itself, and
+//                     its time / the time of `take`, with the interval of the next run; null where nobody measured it
+//   slower            [the same]: other options, the fastest first
 //   options           the number of options that were compared; 0 without a choice
-//   figure            the figure, with the interval of the next run in brackets
+//   figure            the rate or the time of `take`; or the figure of a claim, with the interval of the next run in
+//                     brackets
 //   low, high         the lowest and the highest figure; null without a figure
 //   tflops, share     the rate of `take`, and its share of the arithmetic ceiling in per cent; null if not known
-//   runs              the number of runs from which the row is made
+//   runs              the number of runs that are pooled in the figure: those that compared `take` with other options
 //   day               of the latest of them, "2026-11-26"
 //   today             whether the kernels of the row are those of the source tree. If not, every reader must say
 //                     "kernels of DAY"
@@ -33,7 +36,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,18 +79,5 @@ Json pair_of(const Json& finding);
 /// A table as a text: a line for each row, of at most `width` characters with more below it, and about `most_lines` in
 /// all. The last line says how many rows are left out.
 std::string decisions_text(const Json& table, size_t width, size_t most_lines);
-
-/// An option of a choice, for as_good().
-struct OptionRatio {
-  std::string option;
-  double value = 0;    // its time / the time of the best
-  double next_lo = 0;  // the lower end of the interval in which the next run's ratio is expected
-  /// What a claim says about this pair: whether the option is as good as the best. Empty: no claim is about the pair.
-  std::optional<bool> claimed = {};
-};
-/// The one rule of "as good": an option is as good as the best unless the next run's ratio is expected above 1. A claim
-/// about the pair decides instead, so that a row does not contradict its claims. An option that takes longer than one
-/// that a claim calls slower is slower, too. Returns a value for each option.
-std::vector<bool> as_good(const std::vector<OptionRatio>& options);
 
 }  // namespace attn

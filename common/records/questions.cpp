@@ -1,5 +1,6 @@
 #include "common/records/questions.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 
@@ -31,6 +32,11 @@ double seconds_to_make(const Measurement& result) {
 
 }  // namespace
 
+bool tells(const Told& told, const std::string& hypothesis, const std::string& metric) {
+  return (told.metric.empty() || told.metric == metric) &&
+         (told.hypotheses.empty() || std::ranges::find(told.hypotheses, hypothesis) != told.hypotheses.end());
+}
+
 const std::vector<Question>& questions() {
   static const std::vector<Question> list = {
       {.experiment = "proto1_flash",
@@ -45,9 +51,13 @@ const std::vector<Question>& questions() {
       {.experiment = "proto2_stitching",
        .id = "function",
        .title = "Can the inner loop call a function?",
-       .choices = {{.what = "form, grain", .axes = {"form", "grain"}, .at_least = 3}},
-       .told = {{.hypotheses = {"inline", "noinline", "pointer", "std_function", "virtual", "switch", "stitched",
-                                "stitched_nolto", "inlined_grain", "call_per_row", "call_per_tile"},
+       // `chain` has any amount of work. The claim break_even says from how much on a call pays.
+       .choices = {{.what = "form, grain",
+                    .axes = {"form", "grain"},
+                    .own_axes = {"variant", "block_r", "block_c"},
+                    .takes = [](const Case& config) { return config.value_text("function") != "chain"; },
+                    .at_least = 3}},
+       .told = {{.metric = "time with the form / time with the text in place",
                  .what = "{form}, each {grain} / text in place",
                  .take = "{form}",
                  .other = "text in place"},
@@ -58,6 +68,7 @@ const std::vector<Question>& questions() {
        .title = "Which key/value cache?",
        .choices = {{.what = "page size",
                     .axes = {"page_size"},
+                    .own_axes = {"block_c"},
                     .takes = [](const Case& config) { return config.integer("page_size") > 0; }}},
        .told = {{.hypotheses = {"paging"},
                  .what = "decoding: pages of {page_size} / contiguous",
@@ -111,7 +122,10 @@ const std::vector<Question>& questions() {
       {.experiment = "proto6_linear",
        .id = "linear",
        .title = "From when on linear attention, and in which form?",
-       .choices = {{.what = "form, chunk", .axes = {"variant", "scan", "chunk"}, .takes = is_plain_form}},
+       .choices = {{.what = "form, chunk",
+                    .axes = {"variant", "scan", "chunk"},
+                    .takes = is_plain_form,
+                    .from = "crossover_256"}},
        .told = {{.hypotheses = {"crossover_256"}, .what = "faster than softmax attention from"},
                 {.hypotheses = {"decode_break_even"}, .what = "a step of decoding is faster than a cache of"}},
        .example = "faster than softmax attention from",
@@ -119,9 +133,8 @@ const std::vector<Question>& questions() {
       {.experiment = "proto7_variants",
        .id = "modifiers",
        .title = "What does each modifier cost?",
-       .told = {{.hypotheses = {"alibi", "soft_cap", "sinks", "bias", "score_function", "mask_function"},
-                 .what = "{claim} / without"},
-                {.hypotheses = {"window", "documents", "lengths", "starts", "prefix", "block_sparse", "global_tokens"},
+       .told = {{.metric = "time with the modifier / time without", .what = "{claim} / without"},
+                {.metric = "time with the rule / time without, over the share of pairs that it leaves",
                  .what = "{claim} / its share of the pairs"},
                 {.hypotheses = {"rope_before"}, .what = "RoPE, a launch before / without RoPE"},
                 {.hypotheses = {"rope_fused"},

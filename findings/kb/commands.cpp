@@ -418,6 +418,8 @@ int run_check(const Arguments& given) {
 }
 
 int run_pool(const Arguments& given) {
+  if (given.loaded && !given.out.empty())
+    throw BadInput("pool: --decisions leaves loaded runs out, --loaded the others");
   bool bad = false;
   const std::vector<Record> records = files_or_base(given, bad).list({});
   const std::vector<Json> claims = pooled_claims(records, given.loaded, published_statements(source_root()));
@@ -440,7 +442,7 @@ int run_decisions(const Arguments& given) {
     if (!wanted) continue;
     if (given.json) {
       print(table);
-    } else if (!table.at("rows").empty()) {
+    } else if (!table.at("rows").empty() || table.at("left_out") > 0) {
       print(printable(with_one_unit(device)) + ": " + decisions_text(table, output_width(), SIZE_MAX));
       told = true;
     }

@@ -18,6 +18,7 @@ using Place = std::pair<std::string, std::string>;  // device, experiment
 struct Known {
   std::map<std::string, MeasuredRun> runs;  // by id
   std::vector<Json> claims;
+  size_t left_out = 0;  // measurements
 };
 
 /// Returns the claims without those that have a later definition.
@@ -51,14 +52,17 @@ std::vector<Json> decision_tables(const std::vector<Record>& records, const std:
     if (record.header && record.header->at("session").value("loaded", "") != "") loaded.insert(record.run_id());
   }
   for (const Record& record : records) {
-    if (loaded.contains(record.run_id())) continue;
+    const bool of_loaded = loaded.contains(record.run_id());
     if (record.kind == "measurement") {
       const Json json = record.json();
-      if (json.value("busy", "") != "") continue;
       devices.insert(record.device);
+      if (of_loaded || json.value("busy", "") != "") {
+        ++known[{record.device, record.experiment}].left_out;
+        continue;
+      }
       changed[record.id] = age_of(json).first == Freshness::changed;
       run_at(record).results.push_back(measurement_from_json(json));
-    } else if (record.kind == "finding") {
+    } else if (record.kind == "finding" && !of_loaded) {
       const Json compare = record.json().at("data").at("compare");
       if (!compare.is_null()) run_at(record).comparisons.push_back(comparison_from_json(compare));
     }
@@ -87,6 +91,7 @@ std::vector<Json> decision_tables(const std::vector<Record>& records, const std:
         input.today = [&](const Measurement& result) { return !changed.at(result.id); };
       }
       Json table = decisions(input);
+      table["left_out"] = own == known.end() ? 0 : own->second.left_out;
       table["older"] = Json::array();
       for (const MeasuredRun* run : input.runs) {
         const bool older =

@@ -207,6 +207,12 @@ def decisions(files=()):
     return dict(tables)
 
 
+def left_out(tables):
+    """Returns the sentence that says how many measurements the tables leave out, or ""."""
+    count = sum(table["left_out"] for table in tables)
+    return f"{count} measurements are left out: other programs used the machine, or the samples scatter." if count else ""
+
+
 @functools.cache
 def older():
     """Returns the ids of the recorded runs that measured a kernel whose source code has changed since."""

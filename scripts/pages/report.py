@@ -139,6 +139,8 @@ def decisions(page, tables):
             parts.append(decision_table(page, each["title"], heads, rows[:MOST_ROWS]))
         if rest := rows[MOST_ROWS:]:
             parts.append(f"<details><summary>{len(rest)} more rows</summary>{decision_table(page, each['title'], heads, rest)}</details>")
+    if note := rec.left_out(tables):
+        parts.append(f"<p class=note>{note}</p>")
     return "".join(parts)
 
 
@@ -265,8 +267,9 @@ def device_rows(environments, latest):
 
 
 SECTIONS = {
-    "Decisions": "What to take, by question. As good: no run is expected to show that it takes longer. In brackets, the "
-                 "interval in which the next run's figure is expected. A click on a row shows its record.",
+    "Decisions": "What to take, of so many options, by question. As good: no run is expected to show that it takes over 2 % "
+                 "longer. In brackets, the interval in which the next run's figure is expected. A click on a row shows its "
+                 "record.",
     "Tiles": "Share of the best tile's rate, in %. The fastest tile of the latest run has a thick frame. Tiles with a dashed "
              "frame are as good, by all runs. A dash is a tile that could not run.",
     "Rate by length": "The best tile of each length. Bars are 95 % intervals; dashed lines are the rates of "

@@ -1122,7 +1122,7 @@ TEST_F(ExperimentTest, ARunEndsWithAnAnswerAndTheNextCommands) {
   const Outcome outcome = run(line);
   const std::string id = measurement(8, 32)["id"].get<std::string>().substr(0, 6);
   for (const std::string& text :
-       {std::string("ANSWER for fake, 2 units"), std::string("take 32 tuned; 24 tuned 1.60x, 16 tuned 2.00x"),
+       {std::string("ANSWER for fake, 2 units"), std::string("take 32 tuned of 3; 24 tuned 1.60x ["),
         std::string("tile32: 0.50 ["), std::string("3 ok, 0 wrong, 3 skipped"),
         "records: " + path("measurements.jsonl") + " " + path("out.jsonl"), " --replay " + id}) {
     EXPECT_TRUE(has(outcome.out, text)) << text << "\n" << outcome.out;
@@ -1130,7 +1130,7 @@ TEST_F(ExperimentTest, ARunEndsWithAnAnswerAndTheNextCommands) {
   EXPECT_FALSE(has(outcome.out, "SUPPORTED")) << "without --verdicts no verdict may be printed";
   EXPECT_EQ(run("--replay " + id).status, 0);
   world.seconds = [](const Case& config) { return tile_is(config, 16) ? 0.5e-3 : 1e-3; };
-  EXPECT_TRUE(has(run(line).out, "take 16 tuned; ")) << "other times must give another answer";
+  EXPECT_TRUE(has(run(line).out, "take 16 tuned of 3; ")) << "other times must give another answer";
 }
 
 // ---- budget, interruption, resume

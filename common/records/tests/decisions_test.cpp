@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 #include <sstream>
 
@@ -14,27 +15,6 @@ namespace attn {
 namespace {
 
 constexpr const char* invented = "made up, 2 units";
-
-TEST(DecisionRuleTest, AnOptionIsAsGoodUnlessTheNextRunIsExpectedToBeSlower) {
-  struct Row {
-    const char* about;
-    std::vector<OptionRatio> options;
-    std::vector<bool> good;
-  };
-  const OptionRatio best = {"best", 1, 1};
-  for (const auto& [about, options, good] : std::vector<Row>{
-           {"an interval that reaches 1, and one that does not",
-            {best, {"a", 1.02, 0.999}, {"b", 1.02, 1.001}},
-            {1, 1, 0}},
-           {"the interval decides, not the ratio", {best, {"a", 1.5, 0.9}, {"b", 1.01, 1.005}}, {1, 1, 0}},
-           {"a claim says that the next is slower", {best, {"a", 1.03, 0.98, false}, {"b", 1.2, 0.9}}, {1, 0, 0}},
-           {"a claim says that the next is not clearly slower", {best, {"a", 1.01, 1.004, true}}, {1, 1}},
-           {"what is faster than the slower may be as good",
-            {best, {"a", 1.03, 0.98, false}, {"b", 1.02, 0.99}},
-            {1, 0, 1}}}) {
-    EXPECT_EQ(as_good(options), good) << about;
-  }
-}
 
 struct Tile {
   int64_t rows = 0, keys = 0;
@@ -156,6 +136,12 @@ TEST(DecisionTest, WhatToTakeFollowsFromTheTimes) {
            {"the fastest", {.runs = {run({a, c})}}, {"1 x 8 heads, 64 tokens: 128x128"}},
            {"on another device another", {.runs = {run({at(a, 64, 2), c})}}, {"1 x 8 heads, 64 tokens: 64x64"}},
            {"as good", {.runs = {run({a, b, c})}}, {"1 x 8 heads, 64 tokens: 128x128 128x64"}},
+           {"the default, if it is as good",
+            {.runs = {run({a, b, at(c, 64, 1.004)})}},
+            {"1 x 8 heads, 64 tokens: 64x64 128x128 ..."}},
+           {"of what is as good, what is so in the most cases",
+            {.runs = {run({a, b, c, at(b, 64, 1, 2), at(c, 64, 2, 2)})}},
+            {"1 x 8 heads, 64 tokens: 128x64 128x128", "2 x 8 heads, 64 tokens: 128x64"}},
            {"two tiles are no choice", {.runs = {run({a})}}, {}},
            {"lengths with a common answer share a row",
             {.runs = {run({a, b, c, at(b, 128, 2), at(a, 128, 2.01), at(c, 128, 3)})}},
@@ -172,16 +158,24 @@ TEST(DecisionTest, WhatToTakeFollowsFromTheTimes) {
            {"a claim about the pair decides",
             {.runs = {run({a, b, c})}, .claims = {claim("best_tile", "supported", 1.05, 1.03, 1.07, pair(a, b))}},
             {"1 x 8 heads, 64 tokens: 128x128"}},
+           {"2 % are no reason to choose",
+            {.runs = {run({a, b, c})}, .claims = {claim("best_tile", "supported", 1.02, 1.019, 1.021, pair(a, b))}},
+            {"1 x 8 heads, 64 tokens: 128x128 128x64"}},
+           {"what takes longer than the slower is slower",
+            {.runs = {run({a, b, at(c, 64, 1.06)})},
+             .claims = {claim("best_tile", "supported", 1.05, 1.03, 1.07, pair(a, b)),
+                        claim("default_tile", "inconclusive", 1.06, 0.9, 1.3, pair(a, c))}},
+            {"1 x 8 heads, 64 tokens: 128x128"}},
            {"a claim of older kernels does not",
             {.runs = {run({a, b, c})},
              .claims = {older(claim("best_tile", "supported", 1.05, 1.03, 1.07, pair(a, b)))}},
             {"1 x 8 heads, 64 tokens: 128x128 128x64"}},
            {"an open claim too, by its interval",
-            {.runs = {run({a, b, c})}, .claims = {claim("best_tile", "inconclusive", 1.03, 1.01, 1.05, pair(a, b))}},
+            {.runs = {run({a, b, c})}, .claims = {claim("best_tile", "inconclusive", 1.04, 1.03, 1.05, pair(a, b))}},
             {"1 x 8 heads, 64 tokens: 128x128"}},
            {"of several claims each counts",
             {.runs = {run({a, b, c})},
-             .claims = {claim("best_tile", "inconclusive", 1.03, 1.01, 1.05, pair(a, b)),
+             .claims = {claim("best_tile", "inconclusive", 1.04, 1.03, 1.05, pair(a, b)),
                         claim("default_tile", "supported", 1.01, 0.99, 1.03, pair(a, b))}},
             {"1 x 8 heads, 64 tokens: 128x128"}},
            {"also that it is open",
@@ -193,22 +187,28 @@ TEST(DecisionTest, WhatToTakeFollowsFromTheTimes) {
 }
 
 TEST(DecisionTest, RunsOfTheSameCodeArePooled) {
-  const Tile a = {128, 128, 1}, b = {64, 64, 1.08, 64, 1, "c", 4};
+  const Tile a = {128, 128, 1}, b = {128, 64, 1.08, 64, 1, "c", 4};
   Tile slow = b;
   slow.ms = 1.6;
   EXPECT_EQ((Situation{.runs = {run({a, b})}}.rows()),
-            std::vector<std::string>{"1 x 8 heads, 64 tokens: 128x128 64x64"});
+            std::vector<std::string>{"1 x 8 heads, 64 tokens: 128x128 128x64"});
   const Json pooled = Situation{.runs = {run({a, slow}), run({a, slow}), run({a, b})}}.table().at("rows")[0];
   EXPECT_EQ(pooled["runs"], 3);
-  EXPECT_GT(pooled["default"]["ratio"], 1.3);
+  EXPECT_GT(pooled["slower"][0]["ratio"], 1.3);
   slow.code = "other";
-  EXPECT_NEAR(
-      (Situation{.runs = {run({a, slow}), run({a, slow}), run({a, b})}}.table().at("rows")[0]["default"]["ratio"]),
-      1.08, 1e-9)
+  EXPECT_EQ((Situation{.runs = {run({a, slow}), run({a, slow}), run({a, b})}}.rows()),
+            std::vector<std::string>{"1 x 8 heads, 64 tokens: 128x128 128x64"})
       << "a kernel with other code is another kernel";
 }
 
-TEST(DecisionTest, ARatioComesFromTheComparisonOfThePair) {
+TEST(DecisionTest, AFigureIsOfTheRunsThatTheRowCounts) {
+  const Tile fast = {128, 128, 1}, slow = {128, 128, 4}, other = {128, 64, 9};
+  const Json row = Situation{.runs = {run({fast, other}), run({slow, other}), {.tiles = {slow}}}}.table().at("rows")[0];
+  EXPECT_EQ(row["runs"], 2) << "the third run compared nothing";
+  EXPECT_EQ(row["figure"], "2.00 ms");
+}
+
+TEST(DecisionTest, ARowHasTheRatioOfWhatWouldBeNextToTake) {
   const Tile a = {128, 128, 1}, b = {64, 64, 1.2};
   for (const bool turned : {false, true}) {
     MadeRun made = run({a, b});
@@ -217,9 +217,70 @@ TEST(DecisionTest, ARatioComesFromTheComparisonOfThePair) {
     comparison.contender = (turned ? a : b).measured().config;
     comparison.ratio = turned ? Estimate{0.8, 0.799, 0.801} : Estimate{1.25, 1.249, 1.251};
     const Json row = Situation{.runs = {made}}.table().at("rows")[0];
-    EXPECT_NEAR(row["default"]["ratio"], 1.25, 1e-9);
-    EXPECT_EQ(row["cells"][2], "default 64x64 1.25x");
+    EXPECT_NEAR(row["default"]["ratio"], 1.25, 1e-9) << "by the comparison of the pair";
+    EXPECT_EQ(row["cells"][1], "128x128");
+    EXPECT_EQ(row["cells"][2], "3") << "options were compared";
+    EXPECT_EQ(row["cells"][3].get<std::string>().find("default 64x64 1.25x [1.20 to 1.30], 16x16 "), 0u) << row;
   }
+  const Json row = Situation{.runs = {run({{64, 64, 1}, {128, 128, 1.25}})}}.table().at("rows")[0];
+  EXPECT_EQ(row["cells"][1], "64x64 (default)");
+  EXPECT_EQ(row["cells"][3].get<std::string>().find("128x128 1.25x ["), 0u) << row;
+}
+
+/// The rows of results "AXIS=VALUE ... ms=MILLISECONDS".
+Json rows_of(const std::string& experiment, const std::vector<std::string>& results,
+             const std::vector<Json>& claims = {}) {
+  MeasuredRun run = {.id = "run", .ts = "2026-01-01T00:00:00Z"};
+  for (const std::string& axes : results) {
+    Measurement result = Tile{.ms = std::stod(axes.substr(axes.find("ms=") + 3))}.measured();
+    result.config = {};
+    std::istringstream words(axes.substr(0, axes.find(" ms=")));
+    for (std::string word; words >> word;) {
+      const std::string value = word.substr(word.find('=') + 1);
+      const bool number = std::ranges::all_of(value, [](unsigned char c) { return std::isdigit(c); });
+      result.config.set(word.substr(0, word.find('=')),
+                        number ? AxisValue(int64_t{std::stoll(value)}) : AxisValue(value));
+    }
+    run.results.push_back(std::move(result));
+  }
+  return decisions({.experiment = experiment, .device = invented, .runs = {&run}, .claims = claims}).at("rows");
+}
+
+TEST(DecisionTest, OneProblemHasOneRow) {
+  const Json rows =
+      rows_of("proto3_paged", {"q_len=64 page_size=16 block_c=64 ms=1.1", "q_len=64 page_size=16 block_c=128 ms=1",
+                               "q_len=64 page_size=24 block_c=24 ms=2"});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0]["options"], 2) << "pages of 16 count once";
+  EXPECT_EQ(rows[0]["take"], "16");
+  EXPECT_EQ(rows[0]["figure"], "1.00 ms");
+}
+
+TEST(DecisionTest, ACaseInWhichAnotherClaimSaysNoHasNoRow) {
+  std::vector<std::string> results;
+  for (const char* length : {"256", "1024"}) {
+    for (const char* form : {"chunk=16 ms=1", "chunk=32 ms=2"})
+      results.push_back(fmt::format("causal=1 q_len={} variant=fused scan=none {}", length, form));
+  }
+  const auto crossing = [](const char* subject) {
+    return claim("crossover_256", "refuted", 900, 800, 1000, nullptr, subject,
+                 "tokens from which on linear attention is faster");
+  };
+  const auto cases = [](const Json& rows) {
+    std::set<std::string> found;
+    for (const Json& row : rows) {
+      if (row["options"] > 0) found.insert(row["case"].get<std::string>());
+    }
+    return found;
+  };
+  EXPECT_EQ(cases(rows_of("proto6_linear", results, {crossing("variant=fused chunk=16 causal=1")})),
+            std::set<std::string>{"causal, 1024 tokens"});
+  EXPECT_EQ(cases(rows_of("proto6_linear", results, {crossing("causal=0")})),
+            std::set<std::string>{"causal, 256 to 1024 tokens"});
+  EXPECT_TRUE(rows_of("proto2_stitching", {"form=noinline grain=row function=chain work=4 ms=1",
+                                           "form=noinline grain=tile function=chain work=4 ms=2",
+                                           "form=monolithic grain=element function=chain work=4 ms=1"})
+                  .empty());
 }
 
 TEST(DecisionTest, ARowSaysOfWhichKernelsItIs) {
@@ -241,7 +302,8 @@ TEST(DecisionTest, AClaimAboutTwoWaysSaysWhichToTake) {
   for (const Row& row : std::vector<Row>{{0.9, 0.85, 0.95, "hnd", "0.90x [0.85 to 0.95]"},
                                          {1.1, 1.05, 1.15, "nhd", "1.10x [1.05 to 1.15]"},
                                          {1.01, 0.99, 1.03, "either", "1.01x [0.99 to 1.03]"},
-                                         {1.01, 0.01, 99, "either", "1.01x [unknown]"}}) {
+                                         {1.03, 1.01, 1.05, "either", "1.03x [1.01 to 1.05]"},
+                                         {1.01, 0.01, 99, "either", "1.01x [0.010 to 99.0]"}}) {
     const Json found = Situation{.runs = {},
                                  .claims = {claim("cache_layout", "supported", row.value, row.low, row.high)},
                                  .experiment = "proto3_paged"}
@@ -255,7 +317,8 @@ TEST(DecisionTest, NeighbouringLengthsShareAClaimsRow) {
   const auto rows = [](const std::vector<std::pair<std::string, double>>& cases) {
     Situation given = {.runs = {}, .experiment = "proto7_variants"};
     for (const auto& [subject, value] : cases) {
-      given.claims.push_back(claim("alibi", "supported", value, 0.99 * value, 1.01 * value, nullptr, subject));
+      given.claims.push_back(claim("alibi", "supported", value, 0.99 * value, 1.01 * value, nullptr, subject,
+                                   "time with the modifier / time without"));
     }
     std::vector<std::string> texts;
     const Json table = given.table();

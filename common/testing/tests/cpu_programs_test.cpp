@@ -50,6 +50,8 @@ TEST_P(ProgramsTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   }
   EXPECT_EQ(cases.size(), GetParam().cases);
   for (const Json& finding : findings()) claims.insert(finding["data"]["hypothesis"]["id"]);
+  const std::string loaded = records("findings.jsonl").at(0)["session"]["loaded"];
+  EXPECT_EQ(outcome.out.find("on a loaded machine") != std::string::npos, !loaded.empty()) << loaded << outcome.out;
   EXPECT_EQ(fmt::format("{}", fmt::join(claims, " ")), GetParam().claims) << outcome.out;
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }

@@ -48,11 +48,17 @@ TEST(DecisionTables, EachDeviceHasATableForEachQuestion) {
   }
 }
 
-TEST(DecisionTables, ARunOnALoadedMachineHasNoRow) {
+TEST_F(KbTest, ARunOnALoadedMachineHasNoRow) {
   std::vector<Json> lines = {changed(header(), {{"/session/loaded", "other programs used 0.9 of 2 cores"}}),
                              finding(1.5)};
   for (const Json& line : tiles_of_two_devices()) lines.push_back(line);
-  EXPECT_TRUE(tables_of(lines).empty());
+  for (const Json& table : tables_of(lines)) {
+    EXPECT_TRUE(table["rows"].empty());
+    EXPECT_EQ(table["left_out"], table["question"] == "tile" ? 3 : 0);
+  }
+  const std::string file = write("records", lines);
+  expect_has(run({"decisions", file}).out, {"A CPU, 2 units: nothing", "scattered samples: 3 measurements"});
+  expect_has(run({"pool", "--loaded", "--decisions", path("tables.jsonl"), file}).err, {"--decisions", "--loaded"});
 }
 
 TEST(DecisionTables, ARowOfChangedKernelsAndItsRunSayThat) {
@@ -75,12 +81,13 @@ TEST(DecisionTables, ABusyMachineDoesNotCount) {
   const Json table = tables_of({tile(16, 1e-3), tile(24, 2e-3), tile(48, 3e-3), busy})[0];
   ASSERT_EQ(table["rows"].size(), 1u);
   EXPECT_EQ(table["rows"][0]["take"], "16x64");
+  EXPECT_EQ(table["left_out"], 1);
 }
 
 TEST_F(KbTest, DecisionsOfOneDevice) {
   const std::string file = write("records", tiles_of_two_devices());
   const std::string out = run({"decisions", "--device", "b cpu", "--proto", "proto1", file}).out;
-  expect_has(out, {"B CPU, 2 units: Which tile", "take 32x64; 16x64 2.00x, 48x64 3.00x"});
+  expect_has(out, {"B CPU, 2 units: Which tile", "take 32x64 of 3; 16x64 2.00x [", "48x64 3.00x ["});
   EXPECT_EQ(out.find("A CPU"), std::string::npos);
   const std::string tables = path("tables.jsonl");
   ASSERT_EQ(run({"pool", "--decisions", tables, file}).status, 0);
