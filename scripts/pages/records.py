@@ -24,7 +24,6 @@ COMPRESSED, SAMPLES = ".jsonl.gz", ".samples.gz"  # the ends of the names of a r
 GZIP = b"\x1f\x8b"
 PUBLISHED = "findings/published/*.json"
 STATES = ("supported", "refuted", "inconclusive")
-MOST_SPREAD = 10  # an interval from less than a tenth of its figure to more than ten times its figure says nothing
 BUDGET_SPENT = "budget spent"  # the reason in the record of a case that a run's budget did not reach
 
 
@@ -352,20 +351,8 @@ def figure_text(estimates):
 
 
 def next_text(*estimates):
-    """Returns the interval in which the next run's figures are expected, which covers the intervals of all estimates.
-    Leaves out an interval in logarithms that says nothing about its figure, because it reaches both below the
-    MOST_SPREADth part and above MOST_SPREAD times the figure. The text then says for how many estimates it holds, or is
-    "unknown"."""
-    told = []
-    for estimate in estimates:
-        low, high = (estimate[f"next_{end}"] for end in ("lo", "hi"))
-        value, in_logarithms = estimate["value"], estimate["scale"] == "log"
-        if not (in_logarithms and low < value / MOST_SPREAD <= value * MOST_SPREAD < high):
-            told.append((low, high))
-    if not told:
-        return "unknown"
-    count = "" if len(told) == len(estimates) else f" for {len(told)} of {len(estimates)}"
-    return f"{digits(min(low for low, _ in told))} to {digits(max(high for _, high in told))}{count}"
+    """Returns the interval in which the next run's figures are expected, which covers the intervals of all estimates."""
+    return f"{digits(min(each['next_lo'] for each in estimates))} to {digits(max(each['next_hi'] for each in estimates))}"
 
 
 def holds_if(claim):
