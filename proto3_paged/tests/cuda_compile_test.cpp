@@ -122,7 +122,7 @@ TEST_F(PagedCudaCompileTest, Cascades) {
 TEST_F(PagedCudaCompileTest, BrokenKernelsCompileToOtherCode) {
   const DecodeConfig appends = appending(compiled_config(bf16, bf16, 2), 128);
   DecodeConfig decodes = compiled_config(bf16, bf16, 2), wide = compiled_config(bf16, bf16, 16);
-  decodes.join_last = wide.join_last = true;
+  decodes.join_last = wide.join_last = wide.shape.causal = true;
   std::map<std::string, std::string> unbroken;  // the code of a source, by its key
   const auto expect_other_code = [&](const test::PagedMutation& mutation, const std::function<Plan()>& plan) {
     const KernelSource source = plan().launches.front().source;

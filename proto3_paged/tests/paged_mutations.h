@@ -106,8 +106,6 @@ inline std::vector<PagedMutation> wide_mutations() {
        "part_number(worker, worker != parts.first)"},
       {"does not reset the number of rows that are taken", file, "*taken = 0;", ""},
       {"does not reset the number of parts", file, "*arrived = 0;", ""},
-      {"lets all queries see what the last query sees", file, "visible_keys(rows[r].query,",
-       "visible_keys(p.q_len - 1,"},
       {"makes the window of all queries the last query's", file, "visible_keys(rows[r].query,",
        "visible_keys(p.q_len - 1,", "window_left=37"},
       {"lets a query see the key after its own key", file, "key >= end[r]", "key > end[r]"},
