@@ -237,7 +237,8 @@ std::vector<std::string> kernel_files() {
     const fs::path path = fs::relative(file->path(), root, error);
     const std::string name = path.filename();
     if (file->is_directory() && (name.starts_with('.') || name == "build")) file.disable_recursion_pending();
-    const bool text = name.ends_with(".cpp") || name.ends_with(".cu") || name.ends_with(".metal") || is_program(name);
+    const bool text = name.ends_with(".cpp") || name.ends_with(".cu") || name.ends_with(".metal") ||
+                      name.ends_with(".h") || is_program(name);
     if (!(path.parent_path().filename() == "kernels" && text) && !is_machine_code(name)) continue;
     paths.push_back(path.generic_string());
   }

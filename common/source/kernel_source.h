@@ -124,8 +124,9 @@ bool is_program(std::string_view path);
 /// has no constants.
 bool is_machine_code(std::string_view path);
 
-/// Returns the paths of the kernels under the root: the files *.cpp, *.cu, *.metal and *.py in folders that are called
-/// `kernels`, and machine code in any folder. Folders called `build` and hidden folders are left out.
+/// Returns the paths of the kernels and fragments under the root: the files *.cpp, *.cu, *.metal, *.py and *.h (a
+/// header may be a fragment) in folders that are called `kernels`, and machine code in any folder. Folders called
+/// `build` and hidden folders are left out.
 std::vector<std::string> kernel_files();
 
 /// Returns a file's text from KernelSource::includes or else from the source root. Throws BadInput if the file cannot

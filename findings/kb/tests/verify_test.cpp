@@ -180,8 +180,12 @@ TEST(Freshness, OfTheKernelsInThisTree) {
   EXPECT_EQ(freshness(pipeline), Freshness::current);
   pipeline["key"] = "flash_forward[CAUSAL=1,HEAD_DIM=65]";
   EXPECT_EQ(freshness(pipeline), Freshness::changed);
-  source.fragments = {
-      {.path = "common/attention/kernels/tiled.cpu.cpp", .entry = "flash_forward", .constants = {{"A", -1}}}};
+  // A fragment may be a header, as the one of proto2_stitching is.
+  source.fragments = {{.path = "proto2_stitching/kernels/fragment.h",
+                       .entry = "score_fragment",
+                       .constants = {{"A", -1}},
+                       .includes = {{"proto2_stitching/kernels/choice.h", "#define SCORE_FORM FORM_STITCHED\n"},
+                                    {"proto2_stitching/kernels/function.h", "float score();\n"}}}};
   for (const Linking linking : {Linking::before_optimizer, Linking::after_code_generation}) {
     source.linking = linking;
     pipeline = pipeline_of(source);
