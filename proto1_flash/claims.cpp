@@ -97,7 +97,7 @@ void describe_lengths(Conclusion& conclusion, const Evidence& evidence) {
 // Returns a claim about the share of the matrix ceiling (the rate of products that touch no memory) that the tuned
 // kernel reaches on the longest sequence. Only cases that fill the device count. `f32`: whether the inputs are in f32
 // or in 16 bits. `causal`: whether the cases have a causal mask.
-Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice& advice) {
+Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal) {
   return {
       .hypothesis = hypothesis,
       .takes =
@@ -121,7 +121,6 @@ Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice&
           "{values.tflops:.4f} TFLOPS, {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to "
           "{estimate.ci_hi:.1f}) of the {values.ceiling_tflops:.4f} TFLOPS that a loop of {values.dtype} products "
           "which touches no memory reached in the same rounds.",
-      .advice = advice,
       .complete =
           [](Conclusion& conclusion, const Evidence& evidence) {
             const Measurement& result = *evidence.results.front();
@@ -147,10 +146,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
                 "{values.baseline.head_dim}",
        .content = "At head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries the tile "
                   "{values.contender.tile} (Br x Bc) takes {compare.ratio:.3f} (95 % interval {compare.ci_lo:.3f} to "
-                  "{compare.ci_hi:.3f}) of the time of the best tile, {values.baseline.tile}.",
-       .advice =
-           {"Do not take just any tile: the worst takes at least {threshold:.3g} times as long as the best.",
-            "Do not spend time on the tile: the worst takes less than {threshold:.3g} times as long as the best."}},
+                  "{compare.ci_hi:.3f}) of the time of the best tile, {values.baseline.tile}."},
       {.hypothesis = {"best_tile", "One tile is the best: the next takes at least 2 % longer.",
                       "time of the next best tile / time of the best", ">=", 1.02,
                       "expectation: tiles nearer than 2 % change places from run to run"},
@@ -170,8 +166,6 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
            "queries {values.baseline.tile} took the least time, at {values.tflops:.4f} TFLOPS; the next, "
            "{values.contender.tile}, takes {estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of its "
            "time.",
-       .advice = {"Take the best tile: the next takes at least {threshold:.3g} times as long.",
-                  "Take the best tile or the next: the next takes less than {threshold:.3g} times as long."},
        .complete = describe_best_tile},
       {.hypothesis = {"default_tile", "The default tile takes at most 1.05 of the time of the best other.",
                       "time of the default tile / time of the best other", "<=", 1.05,
@@ -184,10 +178,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
                 "{values.baseline.head_dim}",
        .content = "At head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries the default tile, "
                   "{values.contender.tile} (Br x Bc), takes {compare.ratio:.3f} (95 % interval {compare.ci_lo:.3f} to "
-                  "{compare.ci_hi:.3f}) of the time of the best other that was tried, {values.baseline.tile}.",
-       .advice =
-           {"Leave the tile to the default: it takes at most {threshold:.3g} times as long as the best other tile.",
-            "Name the best tile: the default takes more than {threshold:.3g} times as long."}},
+                  "{compare.ci_hi:.3f}) of the time of the best other that was tried, {values.baseline.tile}."},
       {.hypothesis = {"tile_16x64", "At head_dim 64 no tile is more than 5 % faster than 16x64.",
                       "time with the tile 16x64 / time with the fastest other one", "<=", 1.05,
                       study + ", statement 1: 16x64 is the best tile at head_dim 64"},
@@ -199,8 +190,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .content =
            "At head_dim 64 and {values.baseline.q_len} queries the tile 16x64 (Br x Bc) takes {compare.ratio:.3f} "
            "(95 % interval {compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time of the best other, "
-           "{values.baseline.tile}.",
-       .advice = {}},
+           "{values.baseline.tile}."},
       {.hypothesis = {"bc80", "Bc = 80 is slower than the best power of two.",
                       "time with Bc=80 / time with the best power of two", ">", 1.0,
                       "rule of thumb: 80 divides neither cache nor vector sizes evenly"},
@@ -212,8 +202,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
            "At head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries the best tile with Bc = 80, "
            "{values.contender.tile}, takes {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the "
            "time of the best one whose Bc is a power of two, {values.baseline.tile}; the noise floor of the pair is "
-           "{compare.aa_floor:.4f}.",
-       .advice = {"Keep Bc to powers of two.", "Try Bc = 80 too: it takes no longer than the powers of two."}},
+           "{compare.aa_floor:.4f}."},
       {.hypothesis = {"wider_heads", "Twice the head_dim takes less than twice the time.", "time at 2D / time at D",
                       "<", 2.0, "the softmax costs the same at every head_dim"},
        .takes = tuned,
@@ -225,11 +214,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .content =
            "From head_dim {values.baseline.head_dim} to {values.contender.head_dim} the arithmetic doubles and the "
            "time grows by a factor of {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) at "
-           "{values.baseline.q_len} queries.",
-       .advice =
-           {"Prefer few wide heads to many narrow ones: twice the width takes less than {threshold:.3g} times the "
-            "time.",
-            "Do not expect wide heads to save time: twice the width takes at least {threshold:.3g} times the time."}},
+           "{values.baseline.q_len} queries."},
       {.hypothesis = {"scaling", "Time grows at least as length^1.9.", "exponent of time over length", ">=", 1.9,
                       "arithmetic is quadratic; " + study +
                           " measured 389 us at 256 and 6.50 ms at 2048, an exponent of 1.35 between the two"},
@@ -243,8 +228,6 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .content = "From {values.shortest} to {values.longest} tokens ({values.points} lengths) at head_dim "
                   "{values.head_dim}, causal {values.causal}, the time grows with the length to the power "
                   "{estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}).",
-       .advice = {"Expect the time to grow at least with the length to the power {threshold:.3g}.",
-                  "Expect the time to grow less than with the length to the power {threshold:.3g}."},
        .complete = describe_lengths},
       {.hypothesis = {"bf16", "bf16 inputs take at most two thirds of the time of f32.",
                       "time with bf16 / time with f32", "<=", 0.667,
@@ -256,10 +239,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .title = "bf16 inputs take {compare.ratio:.3f} of the time of f32 at head_dim {values.baseline.head_dim}",
        .content =
            "With Q, K and V in bf16 the kernel takes {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) "
-           "of its time with f32 at head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries.",
-       .advice =
-           {"Store Q, K and V in bf16: it saves memory, and takes at most {threshold:.3g} of the time of f32.",
-            "Store Q, K and V in bf16 to save memory; do not expect it to take {threshold:.3g} of the time of f32."}},
+           "of its time with f32 at head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries."},
       {.hypothesis = {"causal", "Skipping masked tiles leaves at most 0.6 of the time.", "time causal / time full",
                       "<=", 0.6, "half the pairs are masked; the tiles on the diagonal are half wasted"},
        .takes = tuned,
@@ -267,9 +247,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .pick = steps("causal", {{"0", "1"}}),
        .title = "A causal mask leaves {compare.ratio:.3f} of the time at head_dim {values.baseline.head_dim}",
        .content = "At head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries a causal launch takes "
-                  "{compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time of a full one.",
-       .advice = {"Tell the kernel that the mask is causal: it then takes at most {threshold:.3g} of the time.",
-                  "Do not plan with {threshold:.3g} of the time under a causal mask."}},
+                  "{compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time of a full one."},
       {.hypothesis = {"layout", "Layout bshd costs at most 10 % over bhsd.", "time with bshd / time with bhsd",
                       "<=", 1.1, "rows of one head are heads * head_dim apart, which may meet in the same cache sets"},
        .takes = tuned,
@@ -277,10 +255,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .pick = steps("layout", {{"bhsd", "bshd"}}),
        .title = "Layout bshd takes {compare.ratio:.3f} of the time of bhsd at head_dim {values.baseline.head_dim}",
        .content = "With heads inside the sequence (bshd) the kernel takes {compare.ratio:.3f} ({compare.ci_lo:.3f} to "
-                  "{compare.ci_hi:.3f}) of its time on bhsd at head_dim {values.baseline.head_dim}.",
-       .advice = {"Keep the layout that the caller has: bshd takes at most {threshold:.3g} times as long as bhsd.",
-                  "Convert bshd to bhsd where the tensors are used more than once: bshd takes more than "
-                  "{threshold:.3g} times as long."}},
+                  "{compare.ci_hi:.3f}) of its time on bhsd at head_dim {values.baseline.head_dim}."},
       {.hypothesis = {"ladder", "The tuned kernel takes at most a tenth of the time of each simpler one.",
                       "time of tuned / time of the simpler variant", "<=", 0.1,
                       "vectors give up to the lanes of a vector, the register tile the rest"},
@@ -292,31 +267,19 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .content =
            "On {values.baseline.q_len} queries at head_dim {values.baseline.head_dim} the tuned kernel "
            "({values.contender.tile}) takes {compare.ratio:.4f} ({compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the "
-           "time of the variant {values.baseline.variant}.",
-       .advice = {"Use the tuned kernel: it takes at most {threshold:.3g} of the time of the simpler variant.",
-                  "Do not expect the tuned kernel to take {threshold:.3g} of the time of the simpler variant."}},
+           "time of the variant {values.baseline.variant}."},
       ceiling({"ceiling", "The tuned kernel reaches 82 % of the f32 ceiling.", pct_of_ceiling, ">=", 82,
                "the same design measured on a core with 512-bit vectors: 82 to 91 %"},
-              true, false,
-              {"Expect at least {threshold:.3g} % of the device's f32 rate.",
-               "Expect less than {threshold:.3g} % of the device's f32 rate."}),
+              true, false),
       ceiling({"ceiling_causal", "With a causal mask, half the arithmetic counted, it reaches 80 %.", pct_of_ceiling,
                ">=", 80, "the same design measured on a core with 512-bit vectors: 81 to 86 %"},
-              true, true,
-              {"With a causal mask expect at least {threshold:.3g} % of the device's f32 rate.",
-               "With a causal mask expect less than {threshold:.3g} % of the device's f32 rate."}),
+              true, true),
       ceiling({"ceiling_16_bit", "With 16-bit inputs the tuned kernel reaches 75 % of the matrix ceiling.",
                pct_of_ceiling, ">=", 75, "Shah et al. 2024 (FlashAttention-3): 75 % of an H100's peak"},
-              false, false,
-              {"With 16-bit inputs expect at least {threshold:.3g} % of the device's rate of 16-bit products.",
-               "With 16-bit inputs expect less than {threshold:.3g} % of the device's rate of 16-bit products."}),
+              false, false),
       ceiling({"ceiling_16_bit_causal", "With 16-bit inputs and a causal mask it reaches 65 %.", pct_of_ceiling, ">=",
                65, "expectation before the first run: ten points less, for the half masked tiles on the diagonal"},
-              false, true,
-              {"With 16-bit inputs and a causal mask expect at least {threshold:.3g} % of the device's rate of 16-bit "
-               "products.",
-               "With 16-bit inputs and a causal mask expect less than {threshold:.3g} % of the device's rate of 16-bit "
-               "products."}),
+              false, true),
   };
   for (Claim& claim : claims) {
     const std::string& id = claim.hypothesis.id;

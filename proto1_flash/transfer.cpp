@@ -128,25 +128,22 @@ void conclude_verdicts(const Claim& claim, const DeviceRecords& from, const Devi
 }  // namespace
 
 std::vector<Claim> transfer_claims() {
-  return {
-      {.hypothesis = {"tile_transfers", "The best tile of one device takes at most 1.1 times the best of another.",
-                      "time of the other device's best tile / time of the best", "<=", 1.1,
-                      "expectation before the first run: what a tile must fit into differs by device"},
-       .figure = ratio_of_medians,
-       .title = "At head_dim {values.head_dim} the best tile of {values.from} takes {estimate.value:.3f} of the "
-                "time of the best on {values.to}",
-       .content = "Of the {values.tiles} tiles that both devices ran, {values.taken} is best on {values.from} "
-                  "({values.from_dtype}) and {values.best} on {values.to} ({values.to_dtype}). There "
-                  "{values.taken} takes {estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of the "
-                  "time of {values.best}.",
-       .advice = {"Take the tile over from the other device.", "Choose the tile again on this device."}},
-      {.hypothesis = {"verdicts_transfer", "Four of five verdicts hold on both devices.",
-                      "share of hypotheses with the same verdict", ">=", 0.8,
-                      "expectation before the first run: rules about tiles and masks are arithmetic, not hardware"},
-       .title = "{values.same} of {values.judged} verdicts are the same on {values.from} and {values.to}",
-       .content = "Most findings of {values.judged} hypotheses are decided on both {values.from} and {values.to}; "
-                  "{values.same} have the same verdict. The others: {values.flips}.",
-       .advice = {"Take the verdicts over from one device to the other.", "Judge each claim again on each device."}}};
+  return {{.hypothesis = {"tile_transfers", "The best tile of one device takes at most 1.1 times the best of another.",
+                          "time of the other device's best tile / time of the best", "<=", 1.1,
+                          "expectation before the first run: what a tile must fit into differs by device"},
+           .figure = ratio_of_medians,
+           .title = "At head_dim {values.head_dim} the best tile of {values.from} takes {estimate.value:.3f} of the "
+                    "time of the best on {values.to}",
+           .content = "Of the {values.tiles} tiles that both devices ran, {values.taken} is best on {values.from} "
+                      "({values.from_dtype}) and {values.best} on {values.to} ({values.to_dtype}). There "
+                      "{values.taken} takes {estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of the "
+                      "time of {values.best}."},
+          {.hypothesis = {"verdicts_transfer", "Four of five verdicts hold on both devices.",
+                          "share of hypotheses with the same verdict", ">=", 0.8,
+                          "expectation before the first run: rules about tiles and masks are arithmetic, not hardware"},
+           .title = "{values.same} of {values.judged} verdicts are the same on {values.from} and {values.to}",
+           .content = "Most findings of {values.judged} hypotheses are decided on both {values.from} and {values.to}; "
+                      "{values.same} have the same verdict. The others: {values.flips}."}};
 }
 
 std::vector<Conclusion> transfer_conclusions(const DeviceRecords& from, const DeviceRecords& to) {

@@ -65,7 +65,7 @@ std::string subject_of(const Evidence& evidence, std::set<std::string> left_out)
 
 // How much longer does attention take with a form than with the form `monolithic`?
 Claim form(const std::string& id, const std::string& text, const std::string& op, double threshold,
-           const std::string& origin, const Advice& advice) {
+           const std::string& origin) {
   return {.hypothesis = {id, text, "time with the form / time with the text in place", op, threshold, origin},
           .takes = [id](const Measurement& r) { return is_baseline(r.config) || hypothesis_of(r.config) == id; },
           .varies = {"form", "grain"},
@@ -78,7 +78,6 @@ Claim form(const std::string& id, const std::string& text, const std::string& op
               "{values.contender.grain}, attention takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to "
               "{compare.ci_hi:.4f}) of its time with the function's text in place, at {values.contender.q_len} queries "
               "and head_dim {values.contender.head_dim}; the noise floor of the pair is {compare.aa_floor:.4f}.",
-          .advice = advice,
           .complete = describe_overhead};
 }
 
@@ -115,8 +114,6 @@ Claim call_cost(uint32_t units) {
           "{values.contender.block_c}) costs {estimate.value:.3f} ns (95 % interval {estimate.ci_lo:.3f} to "
           "{estimate.ci_hi:.3f}) of one of {values.units} units, more than the function's text in place. The cost has "
           "two parts: the call itself, and what the optimiser can no longer do across the call.",
-      .advice = {"Count at most {threshold:.3g} ns of a unit for each call.",
-                 "Count more than {threshold:.3g} ns of a unit for each call: it keeps the optimiser from its work."},
       .complete =
           [units](Conclusion& conclusion, const Evidence& evidence) {
             describe_pair(conclusion, evidence);
@@ -194,11 +191,9 @@ void describe_break_even(Conclusion& conclusion, const Evidence& evidence) {
 }
 
 Claim break_even() {
-  Claim claim =
-      form("break_even", "From 64 multiply-adds a score on, a call costs at most 1 %.", "<=", 64,
-           "expectation before the first run: 1 % of a row of 16 scores with 64 dependent multiply-adds each is a call",
-           {"Call a function that does {threshold:.3g} multiply-adds a score or more: the call costs at most 1 %.",
-            "Do not expect {threshold:.3g} multiply-adds a score to make a call cost at most 1 %."});
+  Claim claim = form(
+      "break_even", "From 64 multiply-adds a score on, a call costs at most 1 %.", "<=", 64,
+      "expectation before the first run: 1 % of a row of 16 scores with 64 dependent multiply-adds each is a call");
   claim.hypothesis.metric = "multiply-adds a score from which a call costs at most 1 %";
   claim.gather = sweeps_of_work;
   claim.figure = least_paid_work;
@@ -245,7 +240,6 @@ Claim rule() {
               "{compare.ci_hi:.4f}) of the time with its text in place, with {values.contender.function} at head_dim "
               "{values.contender.head_dim}. The rule is: link functions before the optimiser if this costs at most 1 "
               "%, else compile a kernel for each function.",
-          .advice = {"Link score functions in before the optimiser.", "Compile a kernel for each score function."},
           .complete =
               [](Conclusion& conclusion, const Evidence& evidence) {
                 describe_pair(conclusion, evidence);
@@ -261,49 +255,24 @@ Claim rule() {
 std::vector<Claim> stitch_claims(uint32_t units) {
   const std::string study = "the published study on Apple M4 that this follows measured";
   const std::string as_a_call = "expectation before the first run: as any call in the inner loop; " + study + " +39 %";
-  const auto call_for_each = [](const std::string& what) -> Advice {
-    return {"Do not call " + what + " for every score.",
-            "Weigh a call of " + what +
-                " for every score: it takes less than {threshold:.3g} times as long as the "
-                "function's text in place."};
-  };
   std::vector<Claim> claims = {
-      form("inline", "A helper that is always inlined costs at most 1 %.", "<=", worth_it, study + " +0.28 %",
-           {"Divide code into inlined helpers freely.",
-            "Write the function's text in place: an inlined helper takes more than {threshold:.3g} times as long."}),
-      form("noinline", "A call per score costs at least 39 %.", ">=", 1.39, study + " +39 %",
-           call_for_each("a function")),
+      form("inline", "A helper that is always inlined costs at most 1 %.", "<=", worth_it, study + " +0.28 %"),
+      form("noinline", "A call per score costs at least 39 %.", ">=", 1.39, study + " +39 %"),
       form("switch", "A branch on a uniform value costs at most 1 %.", "<=", worth_it,
-           "expectation before the first run: it is predicted, or hoisted out of the loop",
-           {"Choose the function by a branch where that saves variants.",
-            "Compile the choice of the function in: a branch takes more than {threshold:.3g} times as long."}),
-      form("pointer", "A call per score through a table in memory costs at least 39 %.", ">=", 1.39, as_a_call,
-           call_for_each("a function through a table")),
+           "expectation before the first run: it is predicted, or hoisted out of the loop"),
+      form("pointer", "A call per score through a table in memory costs at least 39 %.", ">=", 1.39, as_a_call),
       form("stitched", "A function linked before the optimiser costs at most 1 %.", "<=", worth_it,
-           "expectation written down before that study: stitching is worth it under 1 %",
-           {"Link this function in before the optimiser.",
-            "Compile this function's text with the kernel: linked before the optimiser it takes more than "
-            "{threshold:.3g} times as long."}),
+           "expectation written down before that study: stitching is worth it under 1 %"),
       form("stitched_nolto", "A function linked as machine code, called per score, costs at least 39 %.", ">=", 1.39,
-           as_a_call, call_for_each("linked machine code")),
-      form("std_function", "A std::function called per score costs at least 39 %.", ">=", 1.39, as_a_call,
-           call_for_each("a std::function")),
-      form("virtual", "A virtual function called per score costs at least 39 %.", ">=", 1.39, as_a_call,
-           call_for_each("a virtual function")),
+           as_a_call),
+      form("std_function", "A std::function called per score costs at least 39 %.", ">=", 1.39, as_a_call),
+      form("virtual", "A virtual function called per score costs at least 39 %.", ">=", 1.39, as_a_call),
       form("inlined_grain", "A function that the optimiser sees costs at most 1 %, however many scores it takes.",
-           "<=", worth_it, "expectation before the first run: the loop over scores moves from one side to the other",
-           {"Let an inlined function take as many scores as is convenient.",
-            "Let an inlined function take one score: with more it takes more than {threshold:.3g} times as long."}),
+           "<=", worth_it, "expectation before the first run: the loop over scores moves from one side to the other"),
       form("call_per_row", "One call for a row of scores costs at most 5 %.", "<=", 1.05,
-           "expectation before the first run: a row of 8 to 32 scores shares the call and keeps its vectors",
-           {"Call a function once for a row of scores if it cannot be inlined.",
-            "Expect a call for every row of scores to take more than {threshold:.3g} times as long as the text in "
-            "place."}),
+           "expectation before the first run: a row of 8 to 32 scores shares the call and keeps its vectors"),
       form("call_per_tile", "One call for a tile of scores costs at most 1 %.", "<=", worth_it,
-           "expectation before the first run: a hundred scores and more share the call",
-           {"Call a function once for a tile of scores if it cannot be inlined.",
-            "Expect a call for every tile of scores to take more than {threshold:.3g} times as long as the text in "
-            "place."}),
+           "expectation before the first run: a hundred scores and more share the call"),
       call_cost(units),
       break_even(),
       rule()};

@@ -41,7 +41,7 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
 /// Returns a claim that compares the values of `axis` with the baseline `value`. A caller that replaces `pick` and the
 /// texts may leave `value` and `what` empty.
 Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const std::string& value,
-                  const std::string& what, const Advice& advice) {
+                  const std::string& what) {
   const std::string shape =
       "{values.contender.batch} x {values.contender.kv_len} tokens, {values.contender.q_heads} query heads on "
       "{values.contender.kv_heads}, head_dim {values.contender.head_dim}, {values.contender.cache_dtype}";
@@ -59,18 +59,13 @@ Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const s
                      " takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the "
                      "time of " +
                      axis + "=" + value + ", at " + shape +
-                     ", lengths {values.contender.lengths}; the noise floor of the pair is {compare.aa_floor:.4f}.",
-          .advice = advice};
+                     ", lengths {values.contender.lengths}; the noise floor of the pair is {compare.aa_floor:.4f}."};
 }
 
 Claim paging() {
-  return against_one(
-      {"paging", "A paged cache costs at most 10 %.", "time with pages / time of a contiguous cache", "<=", 1.1,
-       expectation},
-      "page_size", "0", "A cache on pages of {values.contender.page_size}",
-      {"Put the cache on pages: decoding takes at most {threshold:.3g} times as long as over a contiguous cache.",
-       "Where time counts, use a contiguous cache: with pages decoding takes more than {threshold:.3g} times as "
-       "long."});
+  return against_one({"paging", "A paged cache costs at most 10 %.", "time with pages / time of a contiguous cache",
+                      "<=", 1.1, expectation},
+                     "page_size", "0", "A cache on pages of {values.contender.page_size}");
 }
 
 /// All rows of a key/value head are in one tile, so a key is read once for all new tokens.
@@ -78,10 +73,7 @@ Claim several_tokens() {
   return against_one(
       {"several_tokens", "Decoding 2 to 16 new tokens takes at most 6 % longer than decoding one.",
        "time with several new tokens / time with one", "<=", 1.06, expectation},
-      "q_len", "1", "Decoding {values.contender.q_len} new tokens",
-      {"Check several drafted tokens in one launch: it takes at most {threshold:.3g} times as long as one "
-       "token.",
-       "Expect several new tokens to take more than {threshold:.3g} times as long as one."});
+      "q_len", "1", "Decoding {values.contender.q_len} new tokens");
 }
 
 /// Returns a claim of the published study about pages of 16 tokens. The claim uses the comparisons of `paging`, and
@@ -104,7 +96,6 @@ Claim published_paging(const std::string& id, const std::string& text, const std
     }
     return found;
   };
-  claim.advice = {};
   return claim;
 }
 
@@ -119,14 +110,10 @@ Claim of_prefill(Claim claim, const std::string& axis) {
 
 Claim prefill_paging() {
   return of_prefill(
-      against_one(
-          {"prefill_paging", "Over a paged cache prefill takes at most 3 % longer.",
-           "time with pages / time of a contiguous cache", "<=", 1.03, expectation},
-          "page_size", "0",
-          "Prefill of {values.contender.q_len} queries each over pages of {values.contender.page_size}",
-          {"Let prompts attend over the cache's pages: they take at most {threshold:.3g} times as long as over a "
-           "contiguous cache.",
-           "Expect prompts over pages to take more than {threshold:.3g} times as long as over a contiguous cache."}),
+      against_one({"prefill_paging", "Over a paged cache prefill takes at most 3 % longer.",
+                   "time with pages / time of a contiguous cache", "<=", 1.03, expectation},
+                  "page_size", "0",
+                  "Prefill of {values.contender.q_len} queries each over pages of {values.contender.page_size}"),
       "page_size");
 }
 
@@ -134,28 +121,20 @@ Claim order() {
   return against_one({"page_order", "Where pages lie in the pool costs at most 5 %.",
                       "time with pages in another order / time with pages in order", "<=", 1.05, expectation},
                      "page_order", "identity",
-                     "Pages of {values.contender.page_size} in the order {values.contender.page_order}",
-                     {"Take any free page.",
-                      "Keep the pages of a sequence in order: in another order decoding takes more than "
-                      "{threshold:.3g} times as long."});
+                     "Pages of {values.contender.page_size} in the order {values.contender.page_order}");
 }
 
 Claim layout() {
-  return against_one(
-      {"cache_layout", "Heads before tokens are no slower than tokens before heads, within 5 %.",
-       "time of hnd / time of nhd", "<=", 1.05, expectation},
-      "cache_layout", "nhd", "The layout {values.contender.cache_layout} of page_size {values.contender.page_size}",
-      {"Choose the cache's layout by what writes the cache.",
-       "Keep tokens before heads in the cache: the other order takes more than {threshold:.3g} times as long."});
+  return against_one({"cache_layout", "Heads before tokens are no slower than tokens before heads, within 5 %.",
+                      "time of hnd / time of nhd", "<=", 1.05, expectation},
+                     "cache_layout", "nhd",
+                     "The layout {values.contender.cache_layout} of page_size {values.contender.page_size}");
 }
 
 Claim second_launch() {
-  return against_one(
-      {"reduce", "A second launch that joins costs at most 5 %.",
-       "time with a second launch / time where the last worker joins", "<=", 1.05, expectation},
-      "reduce", "last", "A launch that joins the parts",
-      {"Join the parts by a second launch where that is simpler.",
-       "Let the last worker join the parts: a second launch takes more than {threshold:.3g} times as long."});
+  return against_one({"reduce", "A second launch that joins costs at most 5 %.",
+                      "time with a second launch / time where the last worker joins", "<=", 1.05, expectation},
+                     "reduce", "last", "A launch that joins the parts");
 }
 
 /// Compares the rule's number of workers (`workers=0`) with the fastest number that was tried. The sweep's shortest
@@ -163,10 +142,7 @@ Claim second_launch() {
 Claim rule() {
   Claim claim = against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
                              "time by the rule / time of the fastest number", "<=", 1.05, expectation},
-                            "workers", "0", "",
-                            {"Leave the number of workers to the rule.",
-                             "Name the number of workers: by the rule decoding takes more than {threshold:.3g} times "
-                             "as long as with the best number."});
+                            "workers", "0", "");
   claim.at_least = 3;
   claim.pick = [](const Results& group) {
     const Results by_rule = where(group, "workers", "0");
@@ -191,10 +167,7 @@ Claim packing() {
   Claim claim =
       against_one({"packing", "Query heads that share keys cost at most 10 % more than one query head for each.",
                    "time with shared heads / time with as many query heads as key/value heads", "<=", 1.1, expectation},
-                  "q_heads", "", "",
-                  {"Share keys among as many query heads as the model can.",
-                   "Expect query heads that share keys to take more than {threshold:.3g} times as long as one query "
-                   "head for each key head."});
+                  "q_heads", "", "");
   claim.pick = [](const Results& group) {
     std::vector<Results> picks;
     for (const Measurement* alone : group) {
@@ -216,12 +189,9 @@ Claim packing() {
 }
 
 Claim eight_bits() {
-  Claim claim = against_one(
-      {"eight_bits", "An 8-bit cache takes half the time of a 16-bit one, within 15 %.",
-       "time with an 8-bit cache / time with a 16-bit cache", "<=", 0.58, expectation},
-      "cache_dtype", "", "",
-      {"Store the cache in 8 bits where its error is small enough: decoding takes at most {threshold:.3g} of the time.",
-       "Do not expect an 8-bit cache to take {threshold:.3g} of the time of a 16-bit cache."});
+  Claim claim = against_one({"eight_bits", "An 8-bit cache takes half the time of a 16-bit one, within 15 %.",
+                             "time with an 8-bit cache / time with a 16-bit cache", "<=", 0.58, expectation},
+                            "cache_dtype", "", "");
   claim.pick = [](const Results& group) {
     std::vector<Results> picks;
     for (const char* wide : {"f16", "bf16"}) {
@@ -244,24 +214,19 @@ Claim eight_bits() {
   return claim;
 }
 
-/// Returns the claim about a modifier of the scores. `name` is `what`, written as inside a sentence.
-Claim score_cost(const std::string& axis, const std::string& what, const std::string& name) {
+/// Returns the claim about a modifier of the scores.
+Claim score_cost(const std::string& axis, const std::string& what) {
   return against_one(
       {axis, what + " costs decoding at most 5 %.", "time with the modifier / time without", "<=", 1.05, expectation},
-      axis, "0", what + " ({values.contender." + axis + "})",
-      {"In decoding use " + name + " where the model wants it: decoding takes at most {threshold:.3g} times as long.",
-       "Expect " + name + " to make decoding take more than {threshold:.3g} times as long."});
+      axis, "0", what + " ({values.contender." + axis + "})");
 }
 
 /// The bound is above 1 because the launch and the join of parts take their time with any window.
 Claim window() {
-  Claim claim = against_one(
-      {"window", "With a window decoding takes at most 1.5 of the share of keys that it leaves.",
-       "time with a window / time without, over the share of keys that it leaves", "<=", 1.5, expectation},
-      "window_left", "-1", "A window of {values.contender.window_left} keys",
-      {"Expect decoding with a window to take at most {threshold:.3g} times the share of keys that the window leaves.",
-       "Expect decoding with a window to take more than {threshold:.3g} times the share of keys that the window "
-       "leaves."});
+  Claim claim =
+      against_one({"window", "With a window decoding takes at most 1.5 of the share of keys that it leaves.",
+                   "time with a window / time without, over the share of keys that it leaves", "<=", 1.5, expectation},
+                  "window_left", "-1", "A window of {values.contender.window_left} keys");
   const auto share = [](const Evidence& evidence) {
     return evidence.results.back()->work->flops / evidence.results.front()->work->flops;
   };
@@ -289,9 +254,8 @@ int64_t layers_of(const Case& config) {
 
 /// Returns a claim that compares the value `contender` of the axis `append` with the value `baseline`. The conclusion's
 /// text adds the time of a layer and, if layers_of() knows the model, of a token in all layers.
-Claim append(const Hypothesis& hypothesis, const char* contender, const char* baseline, const std::string& what,
-             const Advice& advice) {
-  Claim claim = against_one(hypothesis, "append", baseline, what, advice);
+Claim append(const Hypothesis& hypothesis, const char* contender, const char* baseline, const std::string& what) {
+  Claim claim = against_one(hypothesis, "append", baseline, what);
   claim.pick = [contender, baseline](const Results& group) {
     return pair(where(group, "append", baseline), where(group, "append", contender));
   };
@@ -320,22 +284,16 @@ Claim append_fused() {
   return append({"append_fused", "Fused decoding is three times as fast as the chain of separate kernels, or faster.",
                  "time of the fused launch / time of a chain that turns, writes and attends", "<=", 1.0 / 3,
                  "the published study expected 3 to 5 times"},
-                "fused", "chain", "Decoding that turns and writes new tokens itself",
-                {"Fuse rotation and cache writes into decoding: it takes at most {threshold:.3g} of the time of a "
-                 "chain of launches.",
-                 "Do not expect fused decoding to take {threshold:.3g} of the time of a chain of launches."});
+                "fused", "chain", "Decoding that turns and writes new tokens itself");
 }
 
 /// The bound of 13 % comes from FlashAttention-3 on an H200: with 16 sequences of 4096 tokens FlashAttention-3 takes 95
 /// us if it appends, and 84 us if it does not.
 Claim append_cost() {
-  return append(
-      {"append_cost", "Turning and writing new tokens adds at most 13 % to decoding.",
-       "time of the fused launch / time where the tokens are in the cache", "<=", 1.13,
-       "chosen after results: FlashAttention-3 on an H200 takes 95 us with, and 84 us without"},
-      "fused", "none", "Decoding that turns and writes new tokens itself",
-      {"Append tokens while decoding: it takes at most {threshold:.3g} times as long as decoding alone.",
-       "Expect decoding that also rotates and writes the new tokens to take more than {threshold:.3g} times as long."});
+  return append({"append_cost", "Turning and writing new tokens adds at most 13 % to decoding.",
+                 "time of the fused launch / time where the tokens are in the cache", "<=", 1.13,
+                 "chosen after results: FlashAttention-3 on an H200 takes 95 us with, and 84 us without"},
+                "fused", "none", "Decoding that turns and writes new tokens itself");
 }
 
 Claim prefill_fused() {
@@ -343,23 +301,18 @@ Claim prefill_fused() {
       append({"prefill_fused", "Fused prefill is twice as fast as the chain of separate kernels, or faster.",
               "time of the fused launch / time of a chain that turns, writes and attends", "<=", 0.5,
               "the published study expected 2 to 3 times"},
-             "fused", "chain", "Prefill that turns and writes new tokens itself",
-             {"Fuse rotation and cache writes into prefill: it takes at most {threshold:.3g} of the time of a chain of "
-              "launches.",
-              "Do not expect fused prefill to take {threshold:.3g} of the time of a chain of launches."}),
+             "fused", "chain", "Prefill that turns and writes new tokens itself"),
       "append");
 }
 
 /// All sequences begin with the same tokens. A cascade reads these tokens once, plain decoding reads them for each
 /// sequence. If the hardware caches hold the tokens, reading them again may cost little.
 Claim cascade() {
-  Claim claim = against_one(
-      {"cascade", "Reading a shared prefix once takes at most 1.1 times the bytes' share of the time.",
-       "time with the prefix read once / time where each sequence reads it, over the same ratio of bytes", "<=", 1.1,
-       expectation},
-      "cascade", "0", "",
-      {"Read a prefix that sequences share once: the time is at most {threshold:.3g} times the bytes' share.",
-       "Expect less from reading a shared prefix once than the share of bytes that it saves."});
+  Claim claim =
+      against_one({"cascade", "Reading a shared prefix once takes at most 1.1 times the bytes' share of the time.",
+                   "time with the prefix read once / time where each sequence reads it, over the same ratio of bytes",
+                   "<=", 1.1, expectation},
+                  "cascade", "0", "");
   claim.takes = [](const Measurement& result) { return is_plain(result, {"cascade", "page_order"}); };
   claim.figure = [](const Evidence& evidence) {
     const Measurement& each = *evidence.results.front();
@@ -411,10 +364,7 @@ Claim int8_error() {
           "{values.int8_pct:.3f} % of the root mean square of O with an int8 cache, and {values.e4m3_pct:.3f} % with "
           "an e4m3 cache. The error with int8 is {estimate.value:.3f} of the error with e4m3. Keys and values are "
           "normally distributed, without outliers; "
-          "page_size={values.contender.page_size}, head_dim {values.contender.head_dim}.",
-      .advice = {"Prefer int8 to e4m3 where keys and values have no outliers: its error is at most {threshold:.3g} of "
-                 "the other's.",
-                 "Do not expect int8 to have {threshold:.3g} of the error of e4m3."}};
+          "page_size={values.contender.page_size}, head_dim {values.contender.head_dim}."};
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["e4m3_pct"] = 100 * cache_error(*evidence.results.front());
     conclusion.values["int8_pct"] = 100 * cache_error(*evidence.results.back());
@@ -425,29 +375,26 @@ Claim int8_error() {
 /// Returns a claim about the share of the memory's copy rate or read rate that decoding reaches. `name` is "copy" or
 /// "read". Decoding itself only reads.
 Claim rate(const std::string& id, const std::string& name, std::optional<Estimate> Measurement::* share) {
-  return {
-      .hypothesis = {id,
-                     fmt::format("Decoding reads a cache of 16 MB and more at 85 % of the rate of a {}, or faster.",
-                                 name),
-                     fmt::format("share of the {} rate in the same rounds, cold", name), ">=", 85, expectation},
-      .takes =
-          [share](const Measurement& result) {
-            return is_plain(result, {}) && result.work->bytes >= 16e6 && result.*share;
-          },
-      .pick = each,
-      .compared = false,
-      .figure = [share](const Evidence& evidence) { return *(evidence.results.front()->*share); },
-      .subject = subject_without({}),
-      .title = "Decoding with page_size={values.page_size} runs at {estimate.value:.0f} % of the " + name +
-               " rate "
-               "({values.batch} x {values.kv_len} tokens, {values.q_heads} query heads on {values.kv_heads})",
-      .content =
-          "Decoding with page_size={values.page_size} over {values.batch} x {values.kv_len} tokens, "
-          "{values.lengths} lengths, runs at {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to "
-          "{estimate.ci_hi:.1f}) of the rate of a " +
-          name + " that ran in the same rounds, from cold caches.",
-      .advice = {"Expect decoding to read the cache at least at {threshold:.3g} % of the rate of a " + name + ".",
-                 "Expect decoding to read the cache at less than {threshold:.3g} % of the rate of a " + name + "."}};
+  return {.hypothesis = {id,
+                         fmt::format("Decoding reads a cache of 16 MB and more at 85 % of the rate of a {}, or faster.",
+                                     name),
+                         fmt::format("share of the {} rate in the same rounds, cold", name), ">=", 85, expectation},
+          .takes =
+              [share](const Measurement& result) {
+                return is_plain(result, {}) && result.work->bytes >= 16e6 && result.*share;
+              },
+          .pick = each,
+          .compared = false,
+          .figure = [share](const Evidence& evidence) { return *(evidence.results.front()->*share); },
+          .subject = subject_without({}),
+          .title = "Decoding with page_size={values.page_size} runs at {estimate.value:.0f} % of the " + name +
+                   " rate "
+                   "({values.batch} x {values.kv_len} tokens, {values.q_heads} query heads on {values.kv_heads})",
+          .content =
+              "Decoding with page_size={values.page_size} over {values.batch} x {values.kv_len} tokens, "
+              "{values.lengths} lengths, runs at {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to "
+              "{estimate.ci_hi:.1f}) of the rate of a " +
+              name + " that ran in the same rounds, from cold caches."};
 }
 
 double empty_share(const Measurement& result) { return result.values.at("waste").get<double>(); }
@@ -479,10 +426,7 @@ Claim waste() {
           "Of {values.batch} sequences of up to {values.kv_len} tokens, {values.lengths} lengths, pages of 16 "
           "leave {values.waste_pct:.3g} % of their slots empty. By page size: {values.by_page_size}. A "
           "contiguous cache with {values.kv_len} slots for each sequence leaves {values.contiguous_pct:.1f} % "
-          "empty.",
-      .advice = {"Take pages of 16 where memory is what limits.",
-                 "Take pages below 16 where memory is what limits: pages of 16 leave more than a share of "
-                 "{threshold:.3g} empty."}};
+          "empty."};
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     PagedConfig config = PagedConfig::from(evidence.results.front()->config);
     const auto percent = [&](int64_t page_size) {
@@ -544,9 +488,7 @@ Claim viability(const DeviceInfo& device) {
           "{values.threadgroup_bytes} bytes of threadgroup memory, {estimate.value:.2f} of 32 KB: a block of "
           "{values.block_c} keys at a time, whatever the page. The published kernel holds a page of keys and one "
           "of values, by page size: {values.by_page_size}. Its largest page has {values.page_in_32_kb} tokens in "
-          "32 KB, and {values.page_here} in the {values.device_bytes} bytes of this device.",
-      .advice = {"Choose the page by waste and time; threadgroup memory does not bound it.",
-                 "Count the threadgroup memory of a block of keys, more than 32 KB here, not that of a page."}};
+          "32 KB, and {values.page_here} in the {values.device_bytes} bytes of this device."};
   claim.complete = [bytes = static_cast<int64_t>(device.threadgroup_memory_bytes)](Conclusion& conclusion,
                                                                                    const Evidence& evidence) {
     const Measurement& result = *evidence.results.front();
@@ -593,8 +535,8 @@ std::vector<Claim> paged_claims(const DeviceInfo& device) {
           packing(),
           eight_bits(),
           int8_error(),
-          score_cost("alibi", "ALiBi", "ALiBi"),
-          score_cost("soft_cap", "A soft cap", "a soft cap"),
+          score_cost("alibi", "ALiBi"),
+          score_cost("soft_cap", "A soft cap"),
           window(),
           append_fused(),
           append_cost(),

@@ -109,7 +109,7 @@ void describe_pair(Conclusion& conclusion, const Evidence& evidence) {
 }
 
 // Returns a claim about the time to write or to read a whole archive. The name of the task is the id of the hypothesis.
-Claim archive(const Hypothesis& hypothesis, const std::string& done, const Advice& advice) {
+Claim archive(const Hypothesis& hypothesis, const std::string& done) {
   return {.hypothesis = hypothesis,
           .takes = one_worker({hypothesis.id}),
           .pick = each,
@@ -118,7 +118,6 @@ Claim archive(const Hypothesis& hypothesis, const std::string& done, const Advic
           .title = "An archive of {values.variants} variants is " + done + " in {estimate.value:.4g} ms",
           .content = "An archive of {values.variants} variants of {values.kernel}, {values.archive_bytes} bytes, is " +
                      done + " in {estimate.value:.4g} ms (95 % interval {estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}).",
-          .advice = advice,
           .complete =
               [](Conclusion& conclusion, const Evidence& evidence) {
                 conclusion.values["archive_bytes"] =
@@ -134,7 +133,7 @@ Estimate variants_within(double budget_s, const Evidence& evidence) {
 }
 
 // Returns a claim about how many variants a program can get within `budget_s` at start-up.
-Claim startup(const Hypothesis& hypothesis, double budget_s, const Advice& advice) {
+Claim startup(const Hypothesis& hypothesis, double budget_s) {
   return {.hypothesis = hypothesis,
           .takes = task({"compile", "disk", "archive"}),
           .varies = {"variants"},
@@ -151,7 +150,6 @@ Claim startup(const Hypothesis& hypothesis, double budget_s, const Advice& advic
               "Within {values.budget_ms:.0f} ms {values.workers} worker(s) get {values.fit} variants of "
               "{values.kernel} ({values.way}; 95 % interval {estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}), at the rate "
               "of {values.variants} variants in {values.total_ms:.4g} ms.",
-          .advice = advice,
           .complete =
               [=](Conclusion& conclusion, const Evidence& evidence) {
                 const std::string way = conclusion.values["task"];
@@ -184,8 +182,6 @@ std::vector<Claim> constants_claims() {
                   "end {values.front_end_ms:.3g} ms, optimiser {values.optimizer_ms:.3g} ms, code generation "
                   "{values.code_generation_ms:.3g} ms, loading {values.load_ms:.3g} ms. The rule: if a variant takes "
                   "less than {values.rule_ms:g} ms, compile variants when they are needed, else ahead.",
-       .advice = {"Use function constants, compiled when they are needed.",
-                  "Compile ahead, and ship an archive or fill the cache on disk."},
        .complete = describe_cost},
       {.hypothesis = {"scaling", "The time to compile grows no faster than the number of variants.",
                       "exponent of time over number of variants", "<=", 1.05, expected + ": nothing is shared"},
@@ -199,8 +195,6 @@ std::vector<Claim> constants_claims() {
        .content = "From {values.fewest} to {values.most} variants of {values.kernel} ({values.points} counts, "
                   "{values.workers} workers) the time grows with their number to the power {estimate.value:.3f} (95 % "
                   "interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}).",
-       .advice = {"Plan with the time of one variant, times their number.",
-                  "Expect many variants to take more than their number times the time of one."},
        .complete = describe_counts},
       {.hypothesis = {"memory_hit", "A variant that is loaded is found within 200 ns.", "ns per look-up", "<=", 200,
                       study + " measured 178 ns a hit"},
@@ -210,9 +204,7 @@ std::vector<Claim> constants_claims() {
        .figure = per_variant(1e9),
        .title = "A variant that is loaded is found in {estimate.value:.4g} ns",
        .content = "One of {values.variants} variants is found in memory in {estimate.value:.4g} ns (95 % interval "
-                  "{estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}). The look-up compares all constants of the variant.",
-       .advice = {"Look a variant up for every launch: it takes at most {threshold:.3g} ns.",
-                  "Look a variant up once, and keep what is found: a look-up takes more than {threshold:.3g} ns."}},
+                  "{estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}). The look-up compares all constants of the variant."},
       {.hypothesis = {"disk_hit", "A variant on disk is ready within 1 ms.",
                       "ms per variant, reading, checking and loading", "<=", 1,
                       expected + ": two orders below compiling"},
@@ -224,28 +216,17 @@ std::vector<Claim> constants_claims() {
        .content = "Each of {values.variants} variants is read from disk (from the system's page cache, as a second run "
                   "finds it), checked and loaded in {estimate.value:.4g} ms (95 % interval {estimate.ci_lo:.4g} to "
                   "{estimate.ci_hi:.4g}), of which loading takes {values.load_ms:.3g} ms.",
-       .advice = {"Load variants from disk when they are needed: each takes at most {threshold:.3g} ms.",
-                  "Load variants from disk before they are needed: each takes more than {threshold:.3g} ms."},
        .complete = add_phases},
       archive({"archive_create", "An archive is made within 82 ms.", "ms", "<=", 82, study + " measured 82 ms"},
-              "written",
-              {"Write the archive anew whenever variants change: it takes at most {threshold:.3g} ms.",
-               "Write the archive when the program is built, not while somebody waits: it takes more than "
-               "{threshold:.3g} ms."}),
+              "written"),
       archive({"archive_load", "An archive is read within 5.9 ms.", "ms", "<=", 5.9, study + " measured 5.9 ms"},
-              "read and checked",
-              {"Read the whole archive at start-up: it takes at most {threshold:.3g} ms.",
-               "Divide the archive, or read it while other work is done: it takes more than {threshold:.3g} ms."}),
+              "read and checked"),
       startup({"startup_100ms", "100 ms of start-up are enough for 72 variants.", "variants within 100 ms", ">=", 72,
                expected + ": from an archive or a cache, not by compiling"},
-              0.1,
-              {"Get {threshold:.3g} variants within 100 ms of start-up.",
-               "Do not plan to get {threshold:.3g} variants within 100 ms of start-up."}),
+              0.1),
       startup({"startup_1s", "1 s of start-up is enough for 72 variants.", "variants within 1 s", ">=", 72,
                expected + ": from an archive or a cache, not by compiling"},
-              1,
-              {"Get {threshold:.3g} variants within 1 s of start-up.",
-               "Do not plan to get {threshold:.3g} variants within 1 s of start-up."}),
+              1),
       // The claims from here on compare pairs. The claims with the slowest pairs come last, because each round of pairs
       // is measured in the order of the claims (in_turn()).
       {.hypothesis = {"run_time", "A constant that is read at run time costs at most 1 %.",
@@ -267,10 +248,7 @@ std::vector<Claim> constants_claims() {
                   "{values.baseline.causal}; the noise floor of the pair is {compare.aa_floor:.4f}. Code: "
                   "{values.contender_code_bytes} bytes, with {values.contender.run_time} compiled in "
                   "{values.baseline_code_bytes} bytes; registers: {values.contender_registers}, compiled in "
-                  "{values.baseline_registers}.",
-       .advice = {"Read this value at run time where that saves variants.",
-                  "Compile this value in as a constant: read at run time it makes the kernel take more than "
-                  "{threshold:.3g} times as long."}},
+                  "{values.baseline_registers}."},
       {.hypothesis = {"start_disk", "A cache on disk takes a fifth off the time from process start to first result.",
                       "time with the kernel on disk / time without", "<=", 0.8, expected},
        .varies = {"task"},
@@ -278,10 +256,7 @@ std::vector<Claim> constants_claims() {
        .title = "With its kernel on disk a process has its first result in {compare.ratio:.3f} of the time",
        .content = "If a cache folder has the kernel {values.baseline.kernel}, a process takes {compare.ratio:.3f} "
                   "({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time from its start to its first result: "
-                  "{values.contender_total_ms:.4g} ms against {values.baseline_total_ms:.4g} ms.",
-       .advice = {"Keep the cache folder from process to process: the first result takes at most {threshold:.3g} of "
-                  "the time.",
-                  "Do not expect a cache folder to bring the first result in {threshold:.3g} of the time."}},
+                  "{values.contender_total_ms:.4g} ms against {values.baseline_total_ms:.4g} ms."},
       {.hypothesis = {"start_archive", "An archive takes a fifth off the time from process start to first result.",
                       "time with the kernel in an archive / time without", "<=", 0.8, expected},
        .varies = {"task"},
@@ -290,9 +265,7 @@ std::vector<Claim> constants_claims() {
        .content =
            "If an archive of {values.baseline.variants} variants has the kernel {values.baseline.kernel}, a process "
            "takes {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time from its start to its "
-           "first result: {values.contender_total_ms:.4g} ms against {values.baseline_total_ms:.4g} ms.",
-       .advice = {"Ship an archive with the program: the first result takes at most {threshold:.3g} of the time.",
-                  "Do not expect an archive to bring the first result in {threshold:.3g} of the time."}},
+           "first result: {values.contender_total_ms:.4g} ms against {values.baseline_total_ms:.4g} ms."},
       {.hypothesis = {"disk_speedup", "From disk, variants are there at least 10 times as fast as by compiling them.",
                       "time of compiling / time from disk", ">=", 10, expected},
        .varies = {"task"},
@@ -301,9 +274,7 @@ std::vector<Claim> constants_claims() {
        .title = "Compiling variants takes {compare.ratio:.4g} times as long as finding them on disk",
        .content = "Compiling {values.baseline.variants} variants of {values.baseline.kernel} takes {compare.ratio:.4g} "
                   "({compare.ci_lo:.4g} to {compare.ci_hi:.4g}) times as long as reading the variants from disk, one "
-                  "file each: {values.contender_ms:.4g} ms a variant against {values.baseline_ms:.4g} ms.",
-       .advice = {"Keep compiled variants on disk: to compile them takes at least {threshold:.3g} times as long.",
-                  "Do not expect variants from disk {threshold:.3g} times as fast as compiled anew."}},
+                  "file each: {values.contender_ms:.4g} ms a variant against {values.baseline_ms:.4g} ms."},
       {.hypothesis = {"archive_speedup",
                       "From an archive, variants are there at least 10 times as fast as by compiling them.",
                       "time of compiling / time from an archive", ">=", 10,
@@ -315,9 +286,7 @@ std::vector<Claim> constants_claims() {
        .content = "Compiling {values.baseline.variants} variants of {values.baseline.kernel} takes {compare.ratio:.4g} "
                   "({compare.ci_lo:.4g} to {compare.ci_hi:.4g}) times as long as reading the archive that has the "
                   "variants and loading them: {values.contender_ms:.4g} ms a variant against {values.baseline_ms:.4g} "
-                  "ms.",
-       .advice = {"Keep compiled variants in an archive: to compile them takes at least {threshold:.3g} times as long.",
-                  "Do not expect variants from an archive {threshold:.3g} times as fast as compiled anew."}},
+                  "ms."},
       {.hypothesis = {"workers",
                       "As many workers as there are cores, up to 16, compile in at most 0.6 of the time of one.",
                       "time with all workers / time with one", "<=", 0.6,
@@ -334,9 +303,7 @@ std::vector<Claim> constants_claims() {
        .title = "{values.contender.workers} workers compile in {compare.ratio:.3f} of the time of one",
        .content =
            "{values.contender.workers} workers compile {values.baseline.variants} variants of {values.baseline.kernel} "
-           "in {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time of one worker.",
-       .advice = {"Compile on all cores: it takes at most {threshold:.3g} of the time of one.",
-                  "Do not expect all cores to compile in {threshold:.3g} of the time of one."}},
+           "in {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time of one worker."},
       {.hypothesis = {"pch", "Precompiled headers save at least a tenth.",
                       "time with precompiled headers / time without", "<=", 0.9,
                       expected + ": the kernels include no standard headers, so little"},
@@ -346,9 +313,7 @@ std::vector<Claim> constants_claims() {
        .title = "With precompiled headers variants take {compare.ratio:.3f} of the time",
        .content = "If the compiler precompiles the headers that read no function constant, {values.baseline.variants} "
                   "variants of {values.baseline.kernel} take {compare.ratio:.3f} ({compare.ci_lo:.3f} to "
-                  "{compare.ci_hi:.3f}) of the time.",
-       .advice = {"Let the compiler keep precompiled headers: variants take at most {threshold:.3g} of the time.",
-                  "Do not expect precompiled headers to bring variants in {threshold:.3g} of the time."}},
+                  "{compare.ci_hi:.3f}) of the time."},
   };
   for (Claim& claim : claims) {
     claim.limit = most;  // a sample of task=compile compiles all variants of its case

@@ -66,7 +66,7 @@ void add_search(Conclusion& conclusion, const Evidence& evidence) {
 
 /// Returns a claim that compares two kernels of one work and shape. The measurements of the two kernels take turns.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick,
-               const std::string& what, const std::string& against, const Advice& advice) {
+               const std::string& what, const std::string& against) {
   return {.hypothesis = hypothesis,
           .takes = std::move(takes),
           .varies = {"generator"},
@@ -77,7 +77,6 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
                      " takes {compare.ratio:.3f} (95 % interval {compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the "
                      "time of " +
                      against + ", at " + shape_words + "; the noise floor of the pair is {compare.aa_floor:.4f}.",
-          .advice = advice,
           .complete = [](Conclusion& conclusion, const Evidence& evidence) {
             add_loops(conclusion, evidence);
             add_search(conclusion, evidence);
@@ -86,7 +85,7 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
 
 /// Returns a claim about `figure`. The figure is computed from results that were not measured in turn.
 Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick, Figure figure,
-              const std::string& title, const std::string& content, const Advice& advice) {
+              const std::string& title, const std::string& content) {
   return {
       .hypothesis = hypothesis,
       .takes = std::move(takes),
@@ -96,8 +95,7 @@ Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement
       .figure = std::move(figure),
       .subject = [](const Evidence& evidence) { return evidence.results.back()->config.key_without({"generator"}); },
       .title = title + " (" + shape_words + ")",
-      .content = content,
-      .advice = advice};
+      .content = content};
 }
 
 /// Pairs the hand-written kernel with the fastest generated kernel.
@@ -122,25 +120,18 @@ Claim slower() {
                 "time of the fastest generated kernel / time of the hand-written one", ">=", 1.3,
                 "expectation of the published study before its first run: 30 to 60 % slower"},
                is_whole, fastest_generated, "The fastest generated kernel, {values.contender.generator},",
-               "the hand-written kernel",
-               {"Take the hand-written kernel of a whole attention: the fastest generated one takes at least "
-                "{threshold:.3g} times as long.",
-                "Try a generator before you write a whole attention by hand: the fastest takes less than "
-                "{threshold:.3g} times as long."});
+               "the hand-written kernel");
   return claim;
 }
 
 /// The published study compared a generated Q K^T with a whole attention. Here a hand-written Q K^T takes the place of
 /// the whole attention.
 Claim published() {
-  return compared(
-      {"published", "A generated Q K^T reaches at most 70 % of the rate of a hand-written one.",
-       "time of the fastest generated kernel / time of the hand-written one", ">=", 1 / 0.7,
-       "published study, claim 14: 58 to 70 % of the hand-written rate"},
-      is_scores, fastest_generated, "The fastest generated Q K^T, by {values.contender.generator},",
-      "the hand-written Q K^T",
-      {"Take the hand-written Q K^T: the fastest generated one takes at least {threshold:.3g} times as long.",
-       "Try a generator before you write Q K^T by hand: the fastest takes less than {threshold:.3g} times as long."});
+  return compared({"published", "A generated Q K^T reaches at most 70 % of the rate of a hand-written one.",
+                   "time of the fastest generated kernel / time of the hand-written one", ">=", 1 / 0.7,
+                   "published study, claim 14: 58 to 70 % of the hand-written rate"},
+                  is_scores, fastest_generated, "The fastest generated Q K^T, by {values.contender.generator},",
+                  "the hand-written Q K^T");
 }
 
 Claim viable() {
@@ -148,11 +139,7 @@ Claim viable() {
       {"viable", "A generated kernel is viable: it takes at most 1.25 of the time of the hand-written one.",
        "time of the generated kernel / time of the hand-written one", "<=", 1.25,
        "the rule of this experiment, registered before the first run"},
-      by_hand_or_generated, against("generator", "hand"), "{values.contender.generator}", "the hand-written kernel",
-      {"Take the generator where the hand-written kernel is too much to keep: it takes at most {threshold:.3g} times "
-       "as long.",
-       "Where time counts, do not take the generator: it takes more than {threshold:.3g} times as long as the "
-       "hand-written kernel."});
+      by_hand_or_generated, against("generator", "hand"), "{values.contender.generator}", "the hand-written kernel");
   // The subject contains the generator, so each generator has a conclusion of its own.
   claim.subject = [](const Evidence& evidence) { return evidence.results.back()->config.key_without({}); };
   return claim;
@@ -165,10 +152,7 @@ Claim schedule() {
       {"schedule", "A schedule written and searched by hand takes at most 0.6 of the time of an automatic one.",
        "time of halide_tuned / time of halide_auto", "<=", 0.6, expectation},
       {}, steps("generator", {{"halide_auto", "halide_tuned"}}), "Halide with a tuned schedule",
-      "Halide's autoscheduler",
-      {"Write Halide's schedule, and search its numbers: it takes at most {threshold:.3g} of the time of the "
-       "autoscheduler's.",
-       "Do not expect a schedule of your own to take {threshold:.3g} of the time of the autoscheduler's."});
+      "Halide's autoscheduler");
 }
 
 Claim autoscheduler() {
@@ -176,9 +160,7 @@ Claim autoscheduler() {
       {"autoscheduler", "The autoscheduler takes at most 0.7 of the time of stages that are only vectorised.",
        "time of halide_auto / time of halide_plain", "<=", 0.7, expectation},
       {}, steps("generator", {{"halide_plain", "halide_auto"}}), "Halide's autoscheduler",
-      "stages that are vectorised one by one",
-      {"Ask Halide's autoscheduler before you write a schedule.",
-       "Do not expect Halide's autoscheduler to take {threshold:.3g} of the time of stages that are only vectorised."});
+      "stages that are vectorised one by one");
 }
 
 /// Whether the search ran at the result's own length and number of heads. Cases of all shapes use the constants that
@@ -212,14 +194,7 @@ Claim search(bool own_shape) {
         });
         return pairs;
       },
-      "The hand-written kernel with searched constants", "the hand-written kernel with the usual constants",
-      own_shape ? Advice{"Search the constants on the device, at the shape in use: the kernel then takes at most "
-                         "{threshold:.3g} of the time.",
-                         "Do not expect searched constants to take {threshold:.3g} of the time of the usual ones."}
-                : Advice{"Use constants that were searched at another shape: they take at most {threshold:.3g} of the "
-                         "time of the usual ones.",
-                         "Do not expect constants that were searched at another shape to take {threshold:.3g} of the "
-                         "time of the usual ones."});
+      "The hand-written kernel with searched constants", "the hand-written kernel with the usual constants");
 }
 
 // ---- inner loops, lines of source, seconds of compilation
@@ -241,7 +216,7 @@ Claim inner_loop() {
       },
       "The inner loop of {values.contender.generator} has {estimate.value:.2f} of the share of multiply-adds that the "
       "hand-written inner loop has",
-      "Counted in the machine code, not measured, at " + shape_words + ".", {});
+      "Counted in the machine code, not measured, at " + shape_words + ".");
   claim.exact = true;
   claim.complete = add_loops;
   return claim;
@@ -252,7 +227,7 @@ bool tells_lines(const Measurement& result) {
 }
 double lines(const Measurement& result) { return result.values.at("source_lines").get<double>(); }
 
-Claim source(const std::string& generator, const std::string& tool, const std::string& way) {
+Claim source(const std::string& generator, const std::string& tool) {
   Claim claim = figured(
       {"lines_" + generator, tool + " takes at most 0.25 of the lines of source for the same share of the rate.",
        "(lines / share of the hand-written rate) / lines of the hand-written kernel", "<=", 0.25, expectation},
@@ -265,10 +240,7 @@ Claim source(const std::string& generator, const std::string& tool, const std::s
       tool + " takes {estimate.value:.2f} of the lines of source for the same share of the rate",
       "The hand-written kernel has {values.hand_lines} lines of source, without the lines that all kernels share. The "
       "kernel of {values.contender.generator} has {values.lines} lines, and reaches {values.rate_pct:.0f} % of the "
-      "rate of the hand-written kernel.",
-      {"Where lines of source count, write the kernel " + way + ".",
-       "Expect a kernel " + way +
-           " to take more than {threshold:.3g} of the hand-written lines for the same share of the rate."});
+      "rate of the hand-written kernel.");
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["hand_lines"] = evidence.results.front()->values.at("source_lines");
     conclusion.values["lines"] = evidence.results.back()->values.at("source_lines");
@@ -296,11 +268,7 @@ Claim generation() {
       "{values.contender.generator} takes {estimate.value:.1f} times as long to make its kernel as the compiler takes "
       "for the hand-written kernel",
       "From source to machine code {values.contender.generator} takes {values.generated_ms:.0f} ms, and the "
-      "hand-written kernel {values.hand_ms:.0f} ms, in one compilation of each.",
-      {"Generate ahead of time, or keep what was generated: to generate takes at least {threshold:.3g} times as long "
-       "as to compile.",
-       "Expect a generator to take less than {threshold:.3g} times as long as the compiler takes for the hand-written "
-       "kernel."});
+      "hand-written kernel {values.hand_ms:.0f} ms, in one compilation of each.");
   // A cache of kernels also keeps the time that the compilation took. So other processes would read the same figure.
   claim.measured_again = false;
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
@@ -320,11 +288,11 @@ std::vector<Claim> codegen_claims() {
           search(false),
           inner_loop(),
           generation(),
-          source("compiler", "The compiler with plain loops", "as plain loops"),
-          source("triton", "Triton", "in Triton"),
-          source("tilelang", "TileLang", "in TileLang"),
-          source("halide_gpu", "Halide", "in Halide"),
-          source("halide_tuned", "Halide with a tuned schedule", "in Halide, with a schedule"),
+          source("compiler", "The compiler with plain loops"),
+          source("triton", "Triton"),
+          source("tilelang", "TileLang"),
+          source("halide_gpu", "Halide"),
+          source("halide_tuned", "Halide with a tuned schedule"),
           schedule(),
           autoscheduler()};
 }

@@ -158,9 +158,6 @@ Claim same_tile() {
               "takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of "
               "the best other that was tried, {values.baseline.tile}; the noise floor of the pair is "
               "{compare.aa_floor:.4f}.",
-          .advice = {"Keep the tile that is the fastest without the modifier.",
-                     "Choose the tile for the modifier: the one that is the fastest without it takes more than "
-                     "{threshold:.3g} times as long."},
           .complete =
               [](Conclusion& conclusion, const Evidence& evidence) {
                 const Case &baseline = evidence.results.front()->config, &contender = evidence.results.back()->config;
@@ -170,7 +167,7 @@ Claim same_tile() {
               }};
 }
 
-Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::string& what, const Advice& advice) {
+Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::string& what) {
   return {.hypothesis = hypothesis,
           .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
           .varies = {"score_by", "block_r", "block_c"},
@@ -185,7 +182,6 @@ Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::
               "(95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time with score_by=constant, at "
               "{values.contender.q_len} queries and head_dim {values.contender.head_dim}; the noise floor of "
               "the pair is {compare.aa_floor:.4f}.",
-          .advice = advice,
           .complete =
               [](Conclusion& conclusion, const Evidence& evidence) {
                 describe(conclusion, evidence);
@@ -196,7 +192,7 @@ Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::
 }
 
 Claim cost(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
-           const std::string& what, const Advice& advice) {
+           const std::string& what) {
   return {
       .hypothesis = {id, text, "time with the modifier / time without", "<=", threshold, expectation},
       .varies = what_varies(),
@@ -209,15 +205,14 @@ Claim cost(const std::string& id, const std::string& text, double threshold, con
                  " takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of "
                  "plain attention, at {values.contender.q_len} queries and head_dim {values.contender.head_dim}; the "
                  "noise floor of the pair is {compare.aa_floor:.4f}.",
-      .advice = advice,
       .complete = describe};
 }
 
 // A rule is a modifier that hides pairs of query and key. The figure is (time with the rule / time without) / (pairs
 // with the rule / pairs without).
 Claim share(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
-            const std::string& what, const Advice& advice) {
-  Claim claim = cost(id, text, threshold, modifiers, what, advice);
+            const std::string& what) {
+  Claim claim = cost(id, text, threshold, modifiers, what);
   claim.hypothesis.metric = "time with the rule / time without, over the share of pairs that it leaves";
   claim.figure = [](const Evidence& evidence) -> Estimate {
     const Estimate& ratio = evidence.comparisons.back()->ratio;
@@ -239,8 +234,8 @@ bool is_plain(const Measurement& r, const std::string& task, const std::string& 
 }
 
 Claim two_ways(const std::string& id, const std::string& text, double threshold, const Names& baseline,
-               const Names& contender, const std::string& what, const Advice& advice) {
-  Claim claim = cost(id, text, threshold, contender, what, advice);
+               const Names& contender, const std::string& what) {
+  Claim claim = cost(id, text, threshold, contender, what);
   claim.hypothesis.metric = "time of the one way / time of the other, to the same mask";
   claim.pick = both(baseline, contender);
   claim.title = what +
@@ -280,10 +275,6 @@ Claim grouped() {
           "found by an index, attention takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to "
           "{compare.ci_hi:.4f}) of its time with a key/value head for each query head; the noise floor of the pair is "
           "{compare.aa_floor:.4f}.",
-      .advice = {"Let query heads share keys by an index: they take at most {threshold:.3g} times as long as a "
-                 "key/value head for each.",
-                 "Expect query heads that share keys to take more than {threshold:.3g} times as long as a "
-                 "key/value head for each."},
       .complete = describe};
 }
 
@@ -312,7 +303,7 @@ bool turns_or_is_plain(const Measurement& result) {
 }
 
 Claim turned(const std::string& id, const std::string& text, double threshold, const std::string& baseline,
-             const std::set<std::string>& contender, const std::string& metric, const Advice& advice) {
+             const std::set<std::string>& contender, const std::string& metric) {
   return {.hypothesis = {id, text, metric, "<=", threshold, expectation},
           .takes = turns_or_is_plain,
           .varies = turning,
@@ -327,16 +318,12 @@ Claim turned(const std::string& id, const std::string& text, double threshold, c
               "{compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time with rope={values.baseline.rope}, at "
               "{values.contender.q_len} queries and head_dim {values.contender.head_dim}; the noise floor of the "
               "pair is {compare.aa_floor:.4f}.",
-          .advice = advice,
           .complete = describe};
 }
 
 Claim rope_share() {
-  Claim claim =
-      turned("rope_share", "To turn Q and K takes at most 0.01 % of attention.", 1e-4, "none", {},
-             "time of the launch that turns Q and K / time of attention",
-             {"Leave the launch of RoPE out of account: it takes at most {threshold:.3g} of the time of attention.",
-              "Count the launch of RoPE too: it takes more than {threshold:.3g} of the time of attention."});
+  Claim claim = turned("rope_share", "To turn Q and K takes at most 0.01 % of attention.", 1e-4, "none", {},
+                       "time of the launch that turns Q and K / time of attention");
   claim.hypothesis.origin = "published study: RoPE takes less than 0.01 % of attention on M4";
   claim.subject = subject_but({"task", "score_by", "block_r", "block_c"});
   claim.pick = [](const Results& group) {
@@ -376,9 +363,7 @@ Claim rope_copy() {
           "The launch that turns Q and K, with angles {values.rope_angles}, runs at {estimate.value:.1f} % (95 % "
           "interval "
           "{estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the rate of a copy that ran in the same rounds, from "
-          "cold caches.",
-      .advice = {"Expect the launch of RoPE to run at least at {threshold:.3g} % of the rate of a copy.",
-                 "Expect the launch of RoPE to run at less than {threshold:.3g} % of the rate of a copy."}};
+          "cold caches."};
 }
 
 constexpr const char* copy_origin = "published study, finding 21: a copy for each group costs 0.04 to 0.09 % on M4";
@@ -401,9 +386,6 @@ Claim copied() {
           "to {compare.ci_hi:.4f}) of its time with an index, the launch that makes the copies included, at "
           "{values.contender.q_len} "
           "queries and head_dim {values.contender.head_dim}; the noise floor of the pair is {compare.aa_floor:.4f}.",
-      .advice =
-          {"Copy key/value heads where a kernel has no index: attention takes at most {threshold:.5g} times as long.",
-           "Find shared heads by an index: with copies attention takes more than {threshold:.5g} times as long."},
       .complete = describe};
 }
 
@@ -445,9 +427,6 @@ Claim copies_alone() {
           "The copy of {values.heads.kv_heads} key/value heads for {values.heads.q_heads} query heads alone takes "
           "{values.copy_ms:.4f} ms, and attention with an index {values.attention_ms:.4f} ms, both with hot caches, at "
           "{values.heads.q_len} queries and head_dim {values.heads.head_dim}, causal {values.heads.causal}.",
-      .advice = {"Leave copies of key/value heads out of account: they take at most {threshold:.3g} of the time of "
-                 "attention.",
-                 "Count copies of key/value heads too: they take more than {threshold:.3g} of the time of attention."},
       .complete =
           [](Conclusion& conclusion, const Evidence& evidence) {
             const Measurement &attention = *evidence.results.front(), &copies = *evidence.results.back();
@@ -462,109 +441,51 @@ Claim copies_alone() {
 
 std::vector<Claim> variants_claims() {
   std::vector<Claim> claims = {
-      cost("alibi", "ALiBi costs at most 5 %.", 1.05, {"alibi"}, "ALiBi",
-           {"Use ALiBi where the model wants it: attention takes at most {threshold:.3g} times as long.",
-            "Expect ALiBi to make attention take more than {threshold:.3g} times as long."}),
-      cost("soft_cap", "A soft cap costs at most 25 %.", 1.25, {"soft_cap"}, "a soft cap",
-           {"Use a soft cap where the model wants it: attention takes at most {threshold:.3g} times as long.",
-            "Expect a soft cap to make attention take more than {threshold:.3g} times as long."}),
-      cost("sinks", "Sinks cost at most 1 %.", 1.01, {"sinks"}, "sinks",
-           {"Use sinks where the model wants them: attention takes at most {threshold:.3g} times as long.",
-            "Expect sinks to make attention take more than {threshold:.3g} times as long."}),
-      cost("bias", "A tensor that is added to the scores costs at most 50 %.", 1.5, {"bias"}, "an additive tensor",
-           {"Add a tensor to the scores in the kernel: attention takes at most {threshold:.3g} times as long.",
-            "Expect a tensor that is added to the scores to make attention take more than {threshold:.3g} times as "
-            "long."}),
-      share("window", "A window takes at most 1.5 times its share of the pairs.", 1.5, {"window_left"}, "a window",
-            {"Expect a window to take at most {threshold:.3g} times its share of the pairs.",
-             "Expect a window to take more than {threshold:.3g} times its share of the pairs."}),
+      cost("alibi", "ALiBi costs at most 5 %.", 1.05, {"alibi"}, "ALiBi"),
+      cost("soft_cap", "A soft cap costs at most 25 %.", 1.25, {"soft_cap"}, "a soft cap"),
+      cost("sinks", "Sinks cost at most 1 %.", 1.01, {"sinks"}, "sinks"),
+      cost("bias", "A tensor that is added to the scores costs at most 50 %.", 1.5, {"bias"}, "an additive tensor"),
+      share("window", "A window takes at most 1.5 times its share of the pairs.", 1.5, {"window_left"}, "a window"),
       share("documents", "Documents take at most 1.5 times their share of the pairs.", 1.5, {"documents"},
-            "packing documents",
-            {"Pack documents into one sequence: they take at most {threshold:.3g} times their share of the pairs.",
-             "Expect packed documents to take more than {threshold:.3g} times their share of the pairs."}),
+            "packing documents"),
       share("prefix", "A prefix that all see takes at most 1.2 times its share of the pairs.", 1.2, {"prefix"},
-            "a prefix",
-            {"Expect a prefix that all queries see to take at most {threshold:.3g} times its share of the pairs.",
-             "Expect a prefix that all queries see to take more than {threshold:.3g} times its share of the pairs."}),
+            "a prefix"),
       share("lengths", "Padding is free: time follows the lengths, within 20 %.", 1.2, {"lengths"},
-            "sequences of unlike length",
-            {"Pad sequences, and give their lengths: they take at most {threshold:.3g} times their share of the pairs.",
-             "Expect padded sequences to take more than {threshold:.3g} times their share of the pairs."}),
-      share(
-          "starts", "Padding on the left is free: time follows the keys that are seen, within 20 %.", 1.2, {"starts"},
-          "padding on the left",
-          {"Pad prompts on the left, and give their first keys: they take at most {threshold:.3g} times their share of "
-           "the pairs.",
-           "Expect prompts that are padded on the left to take more than {threshold:.3g} times their share of the "
-           "pairs."}),
+            "sequences of unlike length"),
+      share("starts", "Padding on the left is free: time follows the keys that are seen, within 20 %.", 1.2, {"starts"},
+            "padding on the left"),
       cost("score_function", "A score function of the user's costs at most 25 %.", 1.25, {"score_function"},
-           "the user's score function",
-           {"Use a score function of your own where the model wants it: attention takes at most {threshold:.3g} times "
-            "as long.",
-            "Expect a score function of your own to make attention take more than {threshold:.3g} times as long."}),
+           "the user's score function"),
       share("mask_function", "A mask by a function takes at most twice its share of the pairs.", 2, {"mask_function"},
-            "the user's mask function",
-            {"Expect a mask by a function to take at most {threshold:.3g} times its share of the pairs.",
-             "Expect a mask by a function to take more than {threshold:.3g} times its share of the pairs."}),
+            "the user's mask function"),
       share("together", "ALiBi, soft cap, sinks and a window together take at most twice the window's share.", 2,
-            {"alibi", "soft_cap", "sinks", "window_left"}, "ALiBi, soft cap, sinks and a window",
-            {"Expect ALiBi, soft cap, sinks and a window together to take at most {threshold:.3g} times the window's "
-             "share of the pairs.",
-             "Expect ALiBi, soft cap, sinks and a window together to take more than {threshold:.3g} times the window's "
-             "share of the pairs."}),
+            {"alibi", "soft_cap", "sinks", "window_left"}, "ALiBi, soft cap, sinks and a window"),
       share("global_tokens", "A window with global tokens takes at most 1.5 times its share of the pairs.", 1.5,
-            {"window_left", "global_tokens"}, "a window with global tokens",
-            {"Expect a window with global tokens to take at most {threshold:.3g} times its share of the pairs.",
-             "Expect a window with global tokens to take more than {threshold:.3g} times its share of the pairs."}),
+            {"window_left", "global_tokens"}, "a window with global tokens"),
       share("block_sparse", "Blocks that a table leaves take at most 1.5 times their share of the pairs.", 1.5,
-            {"block_sparse"}, "block-sparse attention",
-            {"Expect block-sparse attention to take at most {threshold:.3g} times its share of the pairs.",
-             "Expect block-sparse attention to take more than {threshold:.3g} times its share of the pairs."}),
-      two_ways(
-          "window_by_list", "A window by lists takes at most 1.1 times as long as the same one by its range of keys.",
-          1.1, {"window_left"}, {"window_left", "window_by"}, "a window by lists, not by its range,",
-          {"Write a window as a mask where that is simpler: lists take at most {threshold:.3g} times as long as its "
-           "range of keys.",
-           "Write a mask as a range of keys where it is one: lists take more than {threshold:.3g} times as long."}),
+            {"block_sparse"}, "block-sparse attention"),
+      two_ways("window_by_list",
+               "A window by lists takes at most 1.1 times as long as the same one by its range of keys.", 1.1,
+               {"window_left"}, {"window_left", "window_by"}, "a window by lists, not by its range,"),
       two_ways("window_lists", "Lists take at most 0.6 of the time that a window takes pair by pair.", 0.6,
                {"window_left", "window_by", "lists"}, {"window_left", "window_by"},
-               "a window by lists, not pair by pair,",
-               {"Give masks lists of key blocks: they take at most {threshold:.3g} of the time of a mask that is asked "
-                "for each pair.",
-                "Do not expect lists of key blocks to take {threshold:.3g} of the time of a mask that is asked for "
-                "each pair."}),
+               "a window by lists, not pair by pair,"),
       two_ways("sparse_lists", "Lists take at most 0.6 of the time that sparse blocks take pair by pair.", 0.6,
-               {"block_sparse", "lists"}, {"block_sparse"}, "block-sparse attention by lists, not pair by pair,",
-               {"Give masks lists of key blocks: they take at most {threshold:.3g} of the time of a mask that is asked "
-                "for each pair.",
-                "Do not expect lists of key blocks to take {threshold:.3g} of the time of a mask that is asked for "
-                "each pair."}),
+               {"block_sparse", "lists"}, {"block_sparse"}, "block-sparse attention by lists, not pair by pair,"),
       by_form({"score_run_time", "To branch on score modifiers at run time costs at most 5 % over constants.",
                "time with branches at run time / time with constants", "<=", 1.05, expectation},
-              "run_time", "A branch at run time",
-              {"Compile one kernel with all score modifiers, and turn them on at run time.",
-               "Compile score modifiers in as constants: branches at run time take more than {threshold:.3g} times as "
-               "long."}),
+              "run_time", "A branch at run time"),
       by_form({"score_noinline", "A call for each score takes at least 1.2 times as long as constants.",
                "time with a call for each score / time with constants", ">=", 1.2,
                "proto2_stitching: a call for each score takes 1.2 to 14 times as long"},
-              "noinline", "A call for each score",
-              {"Have score modifiers inlined: a call for each score takes at least {threshold:.3g} times as long.",
-               "Weigh a call for each score where kernels must not be compiled again: it takes less than "
-               "{threshold:.3g} times as long."}),
+              "noinline", "A call for each score"),
       grouped(),
       rope_share(),
       rope_copy(),
       turned("rope_before", "A launch that turns Q and K before attention adds at most 3 %.", 1.03, "none", {"before"},
-             "time with RoPE / time without",
-             {"Turn Q and K by a launch before attention: it takes at most {threshold:.3g} times as long as attention "
-              "without RoPE.",
-              "Expect attention with a launch of RoPE before it to take more than {threshold:.3g} times as long as "
-              "without RoPE."}),
+             "time with RoPE / time without"),
       turned("rope_fused", "To turn rows on the kernel's way in is faster than a launch before.", 1, "before",
-             {"query", "kernel"}, "time with rows that the kernel turns / time with a launch before",
-             {"Let the kernel turn Q and K as it reads them.",
-              "Turn Q and K by a launch before attention, not in the kernel."}),
+             {"query", "kernel"}, "time with rows that the kernel turns / time with a launch before"),
       copied(),
       copies_alone()};
   for (Claim& claim : claims) claim.pick = at_first_tiles(claim.pick);

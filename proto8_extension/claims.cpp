@@ -38,7 +38,7 @@ std::string shape_of(const Evidence& evidence) {
 /// Returns a claim about the time that a call by the path `to` takes in addition to a call by the path `from`. `words`
 /// names the path `to` in the conclusion's text.
 Claim overhead(Hypothesis hypothesis, Takes takes, const std::string& from, const std::string& to,
-               const std::string& words, Advice advice) {
+               const std::string& words) {
   return {.hypothesis = std::move(hypothesis),
           .takes = std::move(takes),
           .varies = {"path"},
@@ -50,7 +50,6 @@ Claim overhead(Hypothesis hypothesis, Takes takes, const std::string& from, cons
                      " adds {estimate.value:.3f} us ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) to a call of "
                      "{values.baseline.op} on {values.baseline.q_len} tokens, {values.baseline.q_heads} heads "
                      "({values.baseline.dtype}): {values.contender_us:.3f} us against {values.baseline_us:.3f} us.",
-          .advice = std::move(advice),
           .complete = add_times};
 }
 
@@ -62,7 +61,7 @@ Estimate time_in(double scale, const Evidence& evidence) {
 
 /// Returns a claim about the time of an engine's first call. `from` says where the kernel comes from, and `words` says
 /// the same in the conclusion's text.
-Claim first_call(Hypothesis hypothesis, const std::string& from, const std::string& words, Advice advice) {
+Claim first_call(Hypothesis hypothesis, const std::string& from, const std::string& words) {
   return {.hypothesis = std::move(hypothesis),
           .takes = [=](const Measurement& result) { return result.config.text("from") == from; },
           .pick = each,
@@ -72,8 +71,7 @@ Claim first_call(Hypothesis hypothesis, const std::string& from, const std::stri
           .title = "The first call takes {estimate.value:.4g} ms with its kernel " + words,
           .content = "The first call of an engine that is open, with its kernel " + words +
                      ", takes {estimate.value:.4g} ms ({estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}) on {values.q_len} "
-                     "tokens ({values.dtype}).",
-          .advice = std::move(advice)};
+                     "tokens ({values.dtype})."};
 }
 
 }  // namespace
@@ -84,28 +82,18 @@ std::vector<Claim> extension_claims() {
   std::vector<Claim> claims = {
       overhead({"c_overhead", "A call of attn.h costs at most 1 us more than its kernel encoded directly.",
                 "us a call, attn_flash - AttentionLaunch", "<=", 1, goal},
-               calls("flash", one_tile), "direct", "c", "The C interface",
-               {"Call attn.h for every launch: a call adds at most {threshold:.3g} us.",
-                "Batch launches, or keep one AttentionLaunch for each shape: a call of attn.h adds more than "
-                "{threshold:.3g} us."}),
+               calls("flash", one_tile), "direct", "c", "The C interface"),
       overhead({"dlpack_overhead", "Tensors that are described anew for each call cost at most 2 us in all.",
                 "us a call, attn_flash with four new descriptions - AttentionLaunch", "<=", 2,
                 study + " measured 2 to 17 us for its bridge"},
-               calls("flash", one_tile), "direct", "dlpack", "The C interface with tensors described anew",
-               {"Describe tensors anew for each call: a call adds at most {threshold:.3g} us.",
-                "Keep the descriptions of tensors that are used again: with new ones a call adds more than "
-                "{threshold:.3g} us."}),
+               calls("flash", one_tile), "direct", "dlpack", "The C interface with tensors described anew"),
       overhead({"concept_overhead", "A C++ backend with attention costs at most 0.1 us more than the engine.",
                 "us a call, WithAttention::attention - Engine::flash", "<=", 0.1, goal + ": it is inlined"},
-               calls("flash", one_tile), "engine", "concept", "The wrapper of a backend",
-               {"Give backends attention by WithAttention: a call adds at most {threshold:.3g} us.",
-                "Call the engine directly: the wrapper of a backend adds more than {threshold:.3g} us to a call."}),
+               calls("flash", one_tile), "engine", "concept", "The wrapper of a backend"),
       overhead({"torch_overhead", "PyTorch's operator costs at most 3 us more than the kernel encoded directly.",
                 "us a call, attn::flash through the dispatcher - AttentionLaunch", "<=", 3,
                 goal + "; the dispatcher and the allocation of the output are in it"},
-               calls("flash", one_tile), "direct", "torch", "PyTorch's operator",
-               {"Call PyTorch's operator as it is: a call adds at most {threshold:.3g} us.",
-                "Capture short calls of PyTorch's operator in a graph: a call adds more than {threshold:.3g} us."}),
+               calls("flash", one_tile), "direct", "torch", "PyTorch's operator"),
       overhead(
           {"copies_overhead", "A bridge that copies costs at least 2 us for short tensors.",
            "us a call, attn_flash with copies - AttentionLaunch", ">=", 2,
@@ -114,9 +102,7 @@ std::vector<Claim> extension_claims() {
             const int64_t tokens = result.config.integer("q_len"), heads = result.config.integer("q_heads");
             return calls("flash", tokens)(result) && (tokens == 64 || (heads == 1 && tokens >= 256));
           },
-          "direct", "copies", "Copying the tensors",
-          {"Share memory (DLPack) and copy nothing: copies of short tensors add at least {threshold:.3g} us to a call.",
-           "Expect copies of short tensors to add less than {threshold:.3g} us to a call."}),
+          "direct", "copies", "Copying the tensors"),
       {.hypothesis = {"dispatch", "A dispatch costs at most 100 us.",
                       "us a dispatch of a kernel that does nothing, until it is done", "<=", 100,
                       study + " measured 100 to 200 us unless several are batched"},
@@ -130,9 +116,7 @@ std::vector<Claim> extension_claims() {
        .subject = shape_of,
        .title = "A dispatch takes {estimate.value:.3g} us until it is done",
        .content = "A launch of a kernel that does nothing, encoded directly, takes {estimate.value:.3g} us "
-                  "({estimate.ci_lo:.3g} to {estimate.ci_hi:.3g}) if each launch is waited for.",
-       .advice = {"Wait for each launch where that is simpler: a dispatch takes at most {threshold:.3g} us.",
-                  "Submit several launches before you wait: a dispatch takes more than {threshold:.3g} us."}},
+                  "({estimate.ci_lo:.3g} to {estimate.ci_hi:.3g}) if each launch is waited for."},
       {.hypothesis = {"allocations", "A call of attn.h allocates no more than its kernel encoded directly.",
                       "allocations a call, attn_flash - AttentionLaunch", "<=", 0, goal},
        .takes = calls("flash", one_tile),
@@ -150,8 +134,6 @@ std::vector<Claim> extension_claims() {
                 "{values.baseline_allocations:g}",
        .content = "A call of attn.h makes {values.contender_allocations:g} allocations on the host. The same kernel "
                   "encoded directly makes {values.baseline_allocations:g}.",
-       .advice = {"Call attn.h from code that must not allocate, once shapes are known.",
-                  "Do not call attn.h from code that must not allocate."},
        .complete =
            [](Conclusion& conclusion, const Evidence& evidence) {
              conclusion.values["baseline_allocations"] = evidence.results.front()->values.value("allocations", 0.0);
@@ -175,27 +157,16 @@ std::vector<Claim> extension_claims() {
            "of attn.h takes {compare.ratio:.4f} ({compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of its "
            "kernel encoded directly: {values.contender_us:.2f} us against {values.baseline_us:.2f} us. The calls ran "
            "one after the other, and were timed until the device had done all calls.",
-       .advice = {"At such lengths leave the time of attn.h out of account: a call takes at most {threshold:.3g} times "
-                  "as long.",
-                  "At such lengths capture calls of attn.h in a graph, or batch them: a call takes more than "
-                  "{threshold:.3g} times as long."},
        .complete = add_times},
       first_call({"first_call_archive", "A first call takes at most 20 ms where an archive has its kernel.", "ms",
                   "<=", 20, goal},
-                 "archive", "from an archive",
-                 {"Ship an archive for the GPUs that users have: a first call takes at most {threshold:.3g} ms.",
-                  "Make the first call while nobody waits: with its kernel in an archive it takes more than "
-                  "{threshold:.3g} ms."}),
+                 "archive", "from an archive"),
       first_call(
           {"first_call_disk", "A first call takes at most 20 ms where the cache has its kernel.", "ms", "<=", 20, goal},
-          "disk", "from the cache on disk",
-          {"Keep the cache on disk for second runs: a first call takes at most {threshold:.3g} ms.",
-           "Make the first call while nobody waits: with its kernel on disk it takes more than {threshold:.3g} ms."}),
+          "disk", "from the cache on disk"),
       first_call({"first_call_compiler", "A first call takes at most 500 ms where its kernel is compiled.", "ms",
                   "<=", 500, "proto4_constants measured 57 to 373 ms for a variant"},
-                 "compiler", "compiled",
-                 {"Compile when a shape first comes: the call takes at most {threshold:.3g} ms.",
-                  "Compile ahead: a first call that compiles takes more than {threshold:.3g} ms."}),
+                 "compiler", "compiled"),
   };
   return claims;
 }

@@ -158,7 +158,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
                    ->allow_extra_args(false);
   auto* list_option = app.add_flag("--list", options.list,
                                    "print axes, their values in this profile, and hypotheses; run nothing; "
-                                   "with --json: print the claims and their words of advice as JSON lines");
+                                   "with --json: print the claims as JSON lines");
   app.add_flag("--dry-run", options.dry_run,
                "print the cases that would run, and the reasons why other cases would not; run nothing")
       ->excludes(list_option);

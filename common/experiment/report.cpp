@@ -82,15 +82,10 @@ std::string claims_json(const std::string& experiment, const std::vector<Claim>&
   std::string text;
   for (const Claim& claim : claims) {
     const Hypothesis& hypothesis = claim.hypothesis;
-    const Json line = {{"experiment", experiment},
-                       {"hypothesis", hypothesis.id},
-                       {"text", hypothesis.text},
-                       {"metric", hypothesis.metric},
-                       {"op", hypothesis.op},
-                       {"threshold", hypothesis.threshold},
-                       {"origin", hypothesis.origin},
-                       {"exact", claim.exact},
-                       {"advice", {{"supported", claim.advice.holds}, {"refuted", claim.advice.refuted}}}};
+    const Json line = {{"experiment", experiment},    {"hypothesis", hypothesis.id},
+                       {"text", hypothesis.text},     {"metric", hypothesis.metric},
+                       {"op", hypothesis.op},         {"threshold", hypothesis.threshold},
+                       {"origin", hypothesis.origin}, {"exact", claim.exact}};
     text += line.dump() + "\n";
   }
   return text;
@@ -141,7 +136,6 @@ std::string verdict_text(const Json& finding) {
   lines.push_back(
       fmt::format("{}: {}{}", text(hypothesis.at("metric")), text(data.at("verdict").at("reason")),
                   is_exact(data.at("estimate")) ? "" : fmt::format("; wrong with probability {:.2g}", wrong_of(data))));
-  if (const std::string advice = text(data.at("advice")); !advice.empty()) lines.push_back("advice: " + advice);
   return fmt::format("{:<12} {}{}: {}\n", shown, text(hypothesis.at("id")),
                      subject.empty() ? "" : fmt::format(" ({})", subject),
                      fmt::join(lines, fmt::format("\n{:<12} ", "")));

@@ -23,7 +23,7 @@ std::string summary(const Measurement& measurement);
 std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                  const std::vector<Hypothesis>& hypotheses);
 
-/// The text of --list --json: one line per claim, with its hypothesis and its words of advice.
+/// The text of --list --json: one line per claim, with its hypothesis.
 std::string claims_json(const std::string& experiment, const std::vector<Claim>& claims);
 
 /// The text of --dry-run: a table of the cases, a line for each reason why cases would be skipped, and a line with the
@@ -33,8 +33,8 @@ std::string claims_json(const std::string& experiment, const std::vector<Claim>&
 std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                     const DeviceInfo& info, const std::function<const Plan&(const Case&)>& plan);
 
-/// A finding in a few lines: verdict and title; metric, reason and the probability that the verdict is wrong; the
-/// advice if there is one. A claim that is not supported is quoted first.
+/// A finding in a few lines: verdict and title; metric, reason and the probability that the verdict is wrong. A claim
+/// that is not supported is quoted first.
 std::string verdict_text(const Json& finding);
 
 }  // namespace attn

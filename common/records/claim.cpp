@@ -316,7 +316,6 @@ Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& 
   conclusion.title = claim.title;
   conclusion.title_unless_supported = claim.title_unless_supported;
   conclusion.content = claim.content;
-  conclusion.advice = claim.advice;
   conclusion.correct = sweep.fault.empty();
   conclusion.fault = sweep.fault;
   const bool has_figure = claim.figure || !sweep.comparisons.empty();

@@ -44,13 +44,6 @@ struct Duel {
   Case baseline, contender;
 };
 
-/// What a reader should do if the hypothesis is supported or refuted. Each text has to be true for every figure that
-/// leads to its verdict. For example, the figure 0.7 refutes the claim "at most 0.6 of the time", but still saves time,
-/// so `refuted` must not say that nothing is saved. "{threshold:.3g}" stands for the threshold. Empty: no advice.
-struct Advice {
-  std::string holds, refuted;
-};
-
 /// The conclusion of an experiment about one hypothesis; judge() computes the verdict.
 struct Conclusion {
   std::string hypothesis;      // id
@@ -59,7 +52,6 @@ struct Conclusion {
   std::string title;           // a template for render(): "Bc=80 takes {compare.ratio:.3f} of the best power of two"
   std::string title_unless_supported = {};  // the title for the other verdicts; empty: `title`
   std::string content;                      // a template for render()
-  Advice advice = {};
   std::vector<std::string> tags;
   /// `parts`: the figure of each process. `estimate`: the result of pool() for all parts, with the prior `prior`.
   std::vector<Part> parts = {};
@@ -140,7 +132,6 @@ struct Claim {
   std::vector<std::string> selection = {};
   std::function<std::vector<std::string>(const Evidence& evidence)> tags = {};
   std::string title = {}, title_unless_supported = {}, content = {};
-  Advice advice = {};
   /// Completes the conclusion, mostly with values for its texts. Conclusion::values already has the case of a single
   /// result, or the cases of the last two results as `baseline` and `contender`.
   std::function<void(Conclusion& conclusion, const Evidence& evidence)> complete = {};

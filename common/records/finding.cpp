@@ -106,16 +106,12 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
   const bool supported = verdict.state == State::supported;
   const std::string& title =
       supported || conclusion.title_unless_supported.empty() ? conclusion.title : conclusion.title_unless_supported;
-  const std::string words = supported                         ? conclusion.advice.holds
-                            : verdict.state == State::refuted ? conclusion.advice.refuted
-                                                              : std::string();
   Json data = {{"experiment", experiment},
                {"device", device},
                {"subject", conclusion.subject},
                {"selection", conclusion.selection},
                {"hypothesis", hypothesis},
                {"verdict", {{"state", name(verdict.state)}, {"reason", verdict.reason}}},
-               {"advice", render(words, {{"threshold", hypothesis.threshold}})},
                {"estimate", estimate_json(conclusion)},
                {"parts", conclusion.parts},
                {"correct", conclusion.correct},

@@ -91,7 +91,6 @@ void verify_texts(const Json& record, Problems& problems) {
 void verify_verdict(const Json& data, const Verdict& verdict, Problems& problems) {
   expect("verdict", data.at("verdict").at("state"), std::string(name(verdict.state)), problems);
   expect("verdict.reason", data.at("verdict").at("reason"), verdict.reason, problems);
-  if (verdict.state == State::inconclusive) expect("advice", data.at("advice"), "", problems);
 }
 
 /// Checks a comparison, or the part of one process in a comparison.

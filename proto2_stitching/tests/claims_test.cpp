@@ -37,22 +37,20 @@ const test::MadeUp made{
     }};
 
 TEST(StitchClaimsTest, OfMadeUpResults) {
-  test::expect_claims(
-      {test::Judged(made, "quick")},
-      {{"inline", "form", "supported", "Divide code into inlined helpers", "Write the function's text in place"},
-       {"noinline", "form", "supported", "Weigh a call of a function for every", "Do not call a function for every"},
-       {"switch", "form", "supported", "Choose the function by a branch", "Compile the choice of the function in"},
-       {"pointer", "form", "supported", "Weigh a call of a function through a table", "Do not call"},
-       {"stitched", "form", "supported", "Link this function in", "Compile this function's text"},
-       {"stitched_nolto", "form", "supported", "Weigh a call of linked machine code", "Do not call"},
-       {"std_function", "form", "supported", "Weigh a call of a std::function", "Do not call a std::function"},
-       {"virtual", "form", "supported", "Weigh a call of a virtual function", "Do not call a virtual function"},
-       {"inlined_grain", "form grain", "supported", "as many scores as is convenient", "take one score"},
-       {"call_per_row", "form grain", "refuted", "Call a function once for a row", "Expect a call for every row"},
-       {"call_per_tile", "form grain", "refuted", "Call a function once for a tile", "Expect a call for every tile"},
-       {"call_ns", "", "refuted", "Count at most 5 ns", "Count more than 5 ns"},
-       {"break_even", "form grain", "refuted", "Call a function that does 64", "Do not expect 64 multiply-adds"},
-       {"stitch_or_constants", "", "supported", "Link score functions in before", "Compile a kernel for each"}});
+  test::expect_claims({test::Judged(made, "quick")}, {{"inline", "form", "supported"},
+                                                      {"noinline", "form", "supported"},
+                                                      {"switch", "form", "supported"},
+                                                      {"pointer", "form", "supported"},
+                                                      {"stitched", "form", "supported"},
+                                                      {"stitched_nolto", "form", "supported"},
+                                                      {"std_function", "form", "supported"},
+                                                      {"virtual", "form", "supported"},
+                                                      {"inlined_grain", "form grain", "supported"},
+                                                      {"call_per_row", "form grain", "refuted"},
+                                                      {"call_per_tile", "form grain", "refuted"},
+                                                      {"call_ns", "", "refuted"},
+                                                      {"break_even", "form grain", "refuted"},
+                                                      {"stitch_or_constants", "", "supported"}});
 }
 
 TEST(StitchClaimsTest, EveryCaseIsComparedWithMonolithic) {
@@ -157,7 +155,7 @@ TEST(StitchClaimsTest, TheRuleLooksAtTheWorstFunction) {
   EXPECT_EQ(made.verdict(rule()), State::refuted);
   EXPECT_EQ(rule().values["contender"]["function"], "soft_cap");
   for (Comparison& comparison : comparisons) comparison.ratio = {1.01, 0.95, 1.07};
-  EXPECT_EQ(made.finding(rule())["data"]["advice"], "") << "an undecided rule gives advice";
+  EXPECT_EQ(made.verdict(rule()), State::inconclusive);
   std::erase_if(comparisons, [](const Comparison& c) { return c.hypothesis != "stitched"; });
   comparisons.resize(1);
   comparisons[0].hypothesis = "stitch_or_constants";  // as in a replay

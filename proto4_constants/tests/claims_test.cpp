@@ -47,23 +47,22 @@ TEST(ConstantsClaimsTest, OfMadeUpResults) {
   DeviceInfo newer = test::hopper();
   newer.features.emplace_back("pch");
   const test::MadeUp cpu = constants_on(test::avx2()), gpu = constants_on(newer);
-  test::expect_claims(
-      {test::Judged(cpu, "full"), test::Judged(gpu, "full")},
-      {{"cost", "", "refuted supported", "Use function constants", "Compile ahead"},
-       {"scaling", "", "supported", "Plan with the time of one variant", "Expect many variants to take more"},
-       {"memory_hit", "", "supported", "Look a variant up for every launch", "Look a variant up once"},
-       {"disk_hit", "", "supported", "when they are needed", "before they are needed"},
-       {"archive_create", "", "supported", "Write the archive anew whenever", "not while somebody waits"},
-       {"archive_load", "", "refuted", "Read the whole archive at start-up", "Divide the archive"},
-       {"startup_100ms", "", "refuted supported", "Do not plan to get 72", "Get 72 variants"},
-       {"startup_1s", "", "refuted supported", "Do not plan to get 72", "Get 72 variants"},
-       {"run_time", "run_time", "refuted", "Read this value at run time", "Compile this value in as a constant"},
-       {"start_disk", "task", "supported", "Keep the cache folder", "Do not expect a cache folder"},
-       {"start_archive", "task", "supported", "Ship an archive", "Do not expect an archive"},
-       {"disk_speedup", "task", "supported", "Do not expect variants from", "Keep compiled variants on disk"},
-       {"archive_speedup", "task", "supported", "Do not expect variants from", "Keep compiled variants in an"},
-       {"workers", "workers", "supported", "Compile on all cores", "Do not expect all cores"},
-       {"pch", "pch", "supported", "keep precompiled headers", "Do not expect precompiled headers"}});
+  test::expect_claims({test::Judged(cpu, "full"), test::Judged(gpu, "full")},
+                      {{"cost", "", "refuted supported"},
+                       {"scaling", "", "supported"},
+                       {"memory_hit", "", "supported"},
+                       {"disk_hit", "", "supported"},
+                       {"archive_create", "", "supported"},
+                       {"archive_load", "", "refuted"},
+                       {"startup_100ms", "", "refuted supported"},
+                       {"startup_1s", "", "refuted supported"},
+                       {"run_time", "run_time", "refuted"},
+                       {"start_disk", "task", "supported"},
+                       {"start_archive", "task", "supported"},
+                       {"disk_speedup", "task", "supported"},
+                       {"archive_speedup", "task", "supported"},
+                       {"workers", "workers", "supported"},
+                       {"pch", "pch", "supported"}});
 }
 
 TEST(ConstantsClaimsTest, FiguresFollowFromTheTimes) {

@@ -46,22 +46,21 @@ test::MadeUp codegen_on(const DeviceInfo& device) {
 
 TEST(CodegenClaimsTest, OfMadeUpResults) {
   const test::MadeUp cpu = codegen_on(test::avx2()), gpu = codegen_on(test::hopper());
-  test::expect_claims(
-      {test::Judged(cpu, "full"), test::Judged(gpu, "full")},
-      {{"slower", "generator", "supported", "Try a generator before", "Take the hand-written kernel"},
-       {"published", "generator", "refuted supported", "Try a generator before", "Take the hand-written Q K^T"},
-       {"viable", "generator", "refuted", "Take the generator", "do not take the generator"},
-       {"search", "generator", "supported", "Search the constants on the device", "Do not expect searched"},
-       {"search_elsewhere", "generator", "supported", "Use constants that were searched", "Do not expect constants"},
-       {"generation", "", "refuted", "Expect a generator to take less", "Generate ahead of time"},
-       {"inner_loop", "", "supported"},
-       {"lines_compiler", "", "refuted", "write the kernel as plain loops", "more than 0.25 of the"},
-       {"lines_triton", "", "supported", "write the kernel in Triton", "more than 0.25 of the"},
-       {"lines_tilelang", "", "supported", "write the kernel in TileLang", "more than 0.25 of the"},
-       {"lines_halide_gpu", "", "supported", "write the kernel in Halide.", "more than 0.25 of the"},
-       {"lines_halide_tuned", "", "supported", "write the kernel in Halide, with", "more than 0.25 of the"},
-       {"schedule", "generator", "supported", "Write Halide's schedule", "Do not expect a schedule"},
-       {"autoscheduler", "generator", "refuted", "Ask Halide's autoscheduler", "Do not expect Halide's"}});
+  test::expect_claims({test::Judged(cpu, "full"), test::Judged(gpu, "full")},
+                      {{"slower", "generator", "supported"},
+                       {"published", "generator", "refuted supported"},
+                       {"viable", "generator", "refuted"},
+                       {"search", "generator", "supported"},
+                       {"search_elsewhere", "generator", "supported"},
+                       {"generation", "", "refuted"},
+                       {"inner_loop", "", "supported"},
+                       {"lines_compiler", "", "refuted"},
+                       {"lines_triton", "", "supported"},
+                       {"lines_tilelang", "", "supported"},
+                       {"lines_halide_gpu", "", "supported"},
+                       {"lines_halide_tuned", "", "supported"},
+                       {"schedule", "generator", "supported"},
+                       {"autoscheduler", "generator", "refuted"}});
   // The claim picks cases by run times, but judges compile times, which another process would read from a cache.
   for (const Claim& claim : cpu.claims()) EXPECT_EQ(claim.measured_again, claim.hypothesis.id != "generation");
 }

@@ -31,19 +31,17 @@ TEST(ExtensionClaimsTest, OfMadeUpResults) {
     result.values = {{"allocations", result.config.text("path") == "direct" ? 2 : 3}};
   };
   const test::Judged judged(made, "full");
-  test::expect_claims(
-      {judged},
-      {{"c_overhead", "path", "supported", "Call attn.h for every launch", "Batch launches"},
-       {"dlpack_overhead", "path", "supported", "Describe tensors anew", "Keep the descriptions"},
-       {"concept_overhead", "path", "supported", "Give backends attention by WithAttention", "Call the engine"},
-       {"torch_overhead", "path", "supported", "Call PyTorch's operator as it is", "in a graph"},
-       {"copies_overhead", "path", "refuted", "to add less than 2 us", "copy nothing"},
-       {"dispatch", "", "supported", "Wait for each launch", "Submit several launches"},
-       {"allocations", "", "refuted", "Call attn.h from code", "Do not call attn.h from code"},
-       {"break_even", "path", "refuted", "leave the time of attn.h out", "capture calls of attn.h in a graph"},
-       {"first_call_archive", "", "supported", "Ship an archive", "while nobody waits"},
-       {"first_call_disk", "", "supported", "Keep the cache on disk", "while nobody waits"},
-       {"first_call_compiler", "", "supported", "Compile when a shape first comes", "Compile ahead"}});
+  test::expect_claims({judged}, {{"c_overhead", "path", "supported"},
+                                 {"dlpack_overhead", "path", "supported"},
+                                 {"concept_overhead", "path", "supported"},
+                                 {"torch_overhead", "path", "supported"},
+                                 {"copies_overhead", "path", "refuted"},
+                                 {"dispatch", "", "supported"},
+                                 {"allocations", "", "refuted"},
+                                 {"break_even", "path", "refuted"},
+                                 {"first_call_archive", "", "supported"},
+                                 {"first_call_disk", "", "supported"},
+                                 {"first_call_compiler", "", "supported"}});
   std::map<std::string, int> found;
   for (const Conclusion& conclusion : made.conclusions(judged.results, judged.comparisons)) {
     ++found[conclusion.hypothesis];

@@ -138,8 +138,7 @@ Claim claim() {
           .pick = all_pairs,
           .subject = subject_without({"tile"}),
           .title = "{values.baseline.tile} is best",
-          .content = "c",
-          .advice = {"Choose.", "Do not choose."}};
+          .content = "c"};
 }
 
 // Returns a text for each duel, such as "q_len=64 tile=32 > tile=16": the baseline, then the contender.

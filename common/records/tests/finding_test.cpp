@@ -67,7 +67,7 @@ TEST(MakeFinding, HasEveryField) {
     "data": {
       "experiment": "proto1_flash", "device": "A CPU", "subject": "head_dim=64", "selection": "",
       "hypothesis": {"id": "bc80", "text": "t", "metric": "m", "op": "<", "threshold": 1.0, "origin": "o"},
-      "verdict": {"state": "supported", "reason": "0.9, next run [0.88, 0.92], is < 1"}, "advice": "",
+      "verdict": {"state": "supported", "reason": "0.9, next run [0.88, 0.92], is < 1"},
       "estimate": {"value": 0.9, "ci_lo": 0.88, "ci_hi": 0.92, "next_lo": 0.88, "next_hi": 0.92, "tau": 0.0,
         "freedom": 30.0, "processes": 1, "sessions": 1, "machines": 1, "scale": "log", "unit": 1.0, "floor": 0.01,
         "cv": 0.01, "unlike_throttling": false, "warm": false,
@@ -134,22 +134,20 @@ TEST(ComparisonOf, IsTheComparisonFromWhichTheFindingWasMade) {
   EXPECT_THROW(comparison_of(Json::object()), Json::exception);
 }
 
-TEST(MakeFinding, TitleAndAdviceFollowTheVerdict) {
+TEST(MakeFinding, TheTitleFollowsTheVerdict) {
   Conclusion c = compared();
   c.title = "It is the fastest";
   c.title_unless_supported = "None is clearly the fastest: {estimate.value:.2f}";
-  c.advice = {"Take it.", "Expect more than {threshold:.3g}."};
-  for (const auto& [next, correct, title, advice] : std::vector<std::tuple<Estimate, bool, std::string, std::string>>{
-           {{0.9, 0.88, 0.92}, true, "It is the fastest", "Take it."},
-           {{1.2, 1.1, 1.3}, true, "None is clearly the fastest: 1.20", "Expect more than 1."},
-           {{1, 0.9, 1.3}, true, "None is clearly the fastest: 1.00", ""},
-           {{0.9, 0.88, 0.92}, false, "None is clearly the fastest: 0.90", ""}}) {
+  for (const auto& [next, correct, title] : std::vector<std::tuple<Estimate, bool, std::string>>{
+           {{0.9, 0.88, 0.92}, true, "It is the fastest"},
+           {{1.2, 1.1, 1.3}, true, "None is clearly the fastest: 1.20"},
+           {{1, 0.9, 1.3}, true, "None is clearly the fastest: 1.00"},
+           {{0.9, 0.88, 0.92}, false, "None is clearly the fastest: 0.90"}}) {
     c.estimate = conclusion(next).estimate;
     c.correct = correct;
     const Json finding = finding_of(c);
     EXPECT_EQ(finding["title"], title);
     EXPECT_EQ(finding["data"]["template"]["title"], next.value < 1 && correct ? c.title : c.title_unless_supported);
-    EXPECT_EQ(finding["data"]["advice"], advice);
   }
 }
 

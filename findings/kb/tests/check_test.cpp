@@ -65,7 +65,7 @@ TEST(CheckEmulated, NoTimesAndNoFindings) {
   EXPECT_EQ(check_schema(measurement(shape(64), 1e-3, "emulated, 1 units")).size(), 4u)
       << "time, rate, clocks, pipeline.compile_s";
   EXPECT_EQ(check_schema(emulated_measurement()), std::vector<std::string>{});
-  // No pooled claim, spread or advice may come from an emulated device.
+  // No pooled claim or spread may come from an emulated device.
   EXPECT_EQ(check_schema(finding(1.5, "r1", "emulated, 1 units")).size(), 1u);
   EXPECT_EQ(check_schema(finding(1.5)), std::vector<std::string>{});
 }

@@ -113,7 +113,6 @@ TEST(Verify, ReportsEachFieldThatContradictsTheOtherFields) {
            {exact, "/data/estimate/next_hi", 2.5, "estimate.next_hi: is 2.5, computed again 2"},
            {exact, "/data/parts/0/value", 3, "parts: process 1: is 3, computed again 2"},
            {exact, "/wrong", 0.2, "wrong: is 0.2, computed again 0"},
-           {open, "/data/advice", "Choose the tile by measuring.", "advice:"},
            {linear, "/data/estimate/unit", 2.4, "estimate.ci_lo", 4},
            {measured, "/rate/tflops", 1.01, "rate.tflops:"},
            {measured, "/work/bytes", 4.1e6, "rate.gbps:"},
