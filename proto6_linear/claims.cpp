@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
 #include <utility>
@@ -479,7 +480,12 @@ Claim crossover(const std::string& id, const std::string& text, const std::strin
       "bisection; linear attention took these shares of the time: {values.probes}. The two take the same time at "
       "{values.where} tokens (linear attention is certainly slower at {estimate.ci_lo:.0f}, and certainly faster at "
       "{estimate.ci_hi:.0f}). The softmax kernel at {values.nearest} tokens is {values.softmax}. {values.quality}";
-  claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
+  claim.complete = [threshold](Conclusion& conclusion, const Evidence& evidence) {
+    // A difference that the noise makes is no crossing, and the crossing may lie at any longer length.
+    if (const double found = conclusion.estimate.value;
+        found < threshold && !faster_beyond_noise(evidence.comparisons)) {
+      conclusion.floor = std::max(conclusion.floor, 2 * std::log(threshold / found));
+    }
     const Bracket bracket = bracket_of(evidence.comparisons);
     const Case& config = evidence.results.back()->config;
     std::vector<const Comparison*> sorted = evidence.comparisons;

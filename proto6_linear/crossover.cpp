@@ -139,6 +139,12 @@ Bracket bracket_of(const std::vector<const Comparison*>& comparisons) {
   return bracket;
 }
 
+bool faster_beyond_noise(const std::vector<const Comparison*>& comparisons) {
+  return std::ranges::any_of(comparisons, [](const Comparison* one) {
+    return one->ratio.ci_hi < 1 && std::log(one->ratio.value) + one->aa_floor() < 0;
+  });
+}
+
 int run_with_crossovers(Experiment& lab) {
   if (lab.wants(crossover_hypothesis) || lab.wants("crossover_4096")) {
     const int64_t last = sweep_span(lab.info()).large() ? last_of_large : last_of_small;

@@ -53,6 +53,8 @@ class Bracket {
 /// Returns the comparisons of each search. The linear cases of one search differ at most in q_len and chunk.
 std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector<Comparison>& comparisons);
 Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
+/// Whether at one of the lengths linear attention is faster by more than the comparison's interval and noise floor.
+bool faster_beyond_noise(const std::vector<const Comparison*>& comparisons);
 
 /// Runs the searches if the run wants claims about the crossover: one search for each setting (shape, gate, feature map
 /// and so on) of the linear cases that share a group with softmax attention. Then runs the cases that no search has

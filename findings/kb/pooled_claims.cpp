@@ -153,7 +153,7 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all, bool loa
           {"power_capped", conclusion.power_capped},
           {"wrong", rounded(wrong(hypothesis, conclusion), 6)},
           {"published", published_answers(statements, latest.record->experiment, hypothesis.id,
-                                          latest.data.at("subject"), conclusion)}};
+                                          latest.data.value("cases", Json::array()), conclusion)}};
 }
 
 }  // namespace

@@ -9,6 +9,19 @@
 #include "common/base/error.h"
 
 namespace attn::kb {
+namespace {
+
+bool fulfils(const Json& config, const Json& where) {
+  for (const auto& [axis, wanted] : where.items()) {
+    if (wanted.is_null() || !config.contains(axis)) continue;
+    const Json& value = config.at(axis);
+    if (wanted.is_array() && value == 0) continue;
+    if (wanted.is_array() ? value < wanted.at(0) || value > wanted.at(1) : value != wanted) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 std::vector<Json> published_statements(const std::string& source_tree) {
   std::vector<std::filesystem::path> files;
@@ -24,6 +37,9 @@ std::vector<Json> published_statements(const std::string& source_tree) {
       Json study = Json::parse(stream);
       for (Json& statement : study.at("claims")) {
         statement["id"] = fmt::format("{}/{}", file.stem().string(), statement.at("id").get<std::string>());
+        Json where = study.value("where", Json::object());
+        where.update(statement.value("where", Json::object()));
+        statement["where"] = std::move(where);
         statements.push_back(std::move(statement));
       }
     } catch (const Json::exception& error) {
@@ -49,12 +65,12 @@ std::string published_answer(const Json& statement, const Conclusion& conclusion
 }
 
 Json published_answers(const std::vector<Json>& statements, const std::string& experiment,
-                       const std::string& hypothesis, const std::string& subject, const Conclusion& conclusion) {
+                       const std::string& hypothesis, const Json& cases, const Conclusion& conclusion) {
   Json answers = Json::object();
   for (const Json& statement : statements) {
     if (statement.value("hypothesis", "") != hypothesis || statement.at("experiment") != experiment) continue;
-    const std::string where = statement.value("where", "");
-    if (!where.empty() && fmt::format(" {} ", subject).find(fmt::format(" {} ", where)) == std::string::npos) continue;
+    const Json& where = statement.at("where");
+    if (!std::ranges::all_of(cases, [&](const Json& config) { return fulfils(config, where); })) continue;
     answers[statement.at("id").get<std::string>()] = published_answer(statement, conclusion);
   }
   return answers;

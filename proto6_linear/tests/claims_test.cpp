@@ -204,6 +204,33 @@ TEST(CrossoverTest, NoiseWidensTheInterval) {
   EXPECT_LE(probes, 7);
 }
 
+// A difference that the noise makes is no crossing: softmax attention may be faster up to any longer length.
+TEST(CrossoverTest, ADifferenceWithinTheNoiseIsUndecided) {
+  const test::MadeUp made = linear_on(test::avx2());
+  const auto verdict = [&](double longest, double noise) {
+    test::Judged judged(made, std::vector<Measurement>{});
+    for (const auto& [tokens, ratio] : {std::pair<int64_t, double>{16, 1.5}, {32, 1.2}, {64, longest}}) {
+      std::vector<Measurement> pair;
+      for (const char* variant : {"softmax", "fused"}) {
+        Case config;
+        config.set("variant", std::string(variant));
+        config.set("q_len", tokens);
+        complete_linear(config, made.device);
+        pair.push_back(made.result(config, judged.results.size() + pair.size()));
+      }
+      Comparison one = test::MadeUp::comparison(crossover_hypothesis, pair[0], pair[1]);
+      one.ratio = exactly(ratio);
+      one.aa = {1, std::exp(-noise), std::exp(noise)};
+      judged.comparisons.push_back(one);
+      judged.results.insert(judged.results.end(), pair.begin(), pair.end());
+    }
+    return made.verdict(made.conclusions(judged.results, judged.comparisons, crossover_hypothesis).at(0));
+  };
+  EXPECT_EQ(verdict(0.9, 0.01), State::supported);
+  EXPECT_EQ(verdict(0.995, 0.01), State::inconclusive);
+  EXPECT_EQ(verdict(1.1, 0.01), State::inconclusive) << "the search ended before a crossing";
+}
+
 TEST(CrossoverTest, SearchesOfDifferentCasesStaySeparate) {
   const DeviceInfo device = test::avx2();
   std::vector<Comparison> comparisons;

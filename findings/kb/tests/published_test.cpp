@@ -1,6 +1,7 @@
 // Tests of the answers to the statements of published studies (findings/kb/published.h).
 #include "findings/kb/published.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/base/temporary_folder.h"
 
 namespace attn::kb {
@@ -85,17 +87,32 @@ TEST(PublishedStatements, AreAnsweredByTheHypothesesThatTheyName) {
   EXPECT_TRUE(published_statements(tree.path()).empty());
   std::filesystem::create_directories(std::filesystem::path(tree.path()) / "findings/published");
   const std::string file = std::filesystem::path(tree.path()) / "findings/published/s.json";
-  std::ofstream(file) << R"({"claims": [
+  std::ofstream(file) << R"({"where": {"dtype": "f32", "n": [16, 32]}, "claims": [
       {"id": "1a", "experiment": "p", "hypothesis": "h", "range": [1, 2], "better": "lower"},
       {"id": "1b", "experiment": "p", "hypothesis": "h", "range": [3, null], "better": "lower"},
-      {"id": "1c", "experiment": "p", "hypothesis": "h", "where": "n=1", "range": [1, 2], "better": "lower"},
-      {"id": "1d", "experiment": "p", "hypothesis": "h", "where": "n=16", "range": [1, 2], "better": "lower"},
+      {"id": "1c", "experiment": "p", "hypothesis": "h", "where": {"m": 0}, "range": [1, 2], "better": "lower"},
+      {"id": "1d", "experiment": "p", "hypothesis": "h", "where": {"m": 2, "n": null}, "range": [1, 2],
+       "better": "lower"},
+      {"id": "1e", "experiment": "p", "hypothesis": "h", "where": {"n": [8, 16], "dtype": "bf16"}, "range": [1, 2],
+       "better": "lower"},
       {"id": "2", "experiment": "q", "hypothesis": "h", "range": [1, 2], "better": "lower"},
       {"id": "3", "experiment": "p", "why_not": "no figure"}]})";
   const Conclusion figure = conclusion({1.5, 1.4, 1.6});
-  EXPECT_EQ(published_answers(published_statements(tree.path()), "p", "h", "m=2 n=16", figure),
-            Json({{"s/1a", "within"}, {"s/1b", "better"}, {"s/1d", "within"}}));
-  EXPECT_EQ(published_answers(published_statements(tree.path()), "p", "other", "", figure), Json::object());
+  const auto answered = [&](const std::string& hypothesis, const char* cases) {
+    std::string ids;
+    const auto answers =
+        published_answers(published_statements(tree.path()), "p", hypothesis, parse_json(cases), figure);
+    for (const auto& [id, answer] : answers.items()) ids += fmt::format("{} {}, ", id, answer.get<std::string>());
+    return ids;
+  };
+  const std::string both = "s/1a within, s/1b better, ";
+  EXPECT_EQ(answered("h", R"([{"dtype": "f32", "m": 2, "n": 16}])"), both + "s/1d within, ");
+  EXPECT_EQ(answered("h", R"([{"dtype": "f32", "m": 0, "n": 0}])"), both + "s/1c within, ") << "n=0: without a size";
+  EXPECT_EQ(answered("h", R"([{"m": 1}])"), both + "s/1e within, ");
+  EXPECT_EQ(answered("h", R"([{"dtype": "f32", "m": 2, "n": 64}])"), "s/1d within, ") << "another n than the study's";
+  EXPECT_EQ(answered("h", R"([{"dtype": "bf16", "m": 1, "n": 8}])"), "s/1e within, ");
+  EXPECT_EQ(answered("h", R"([{"m": 1, "n": 16}, {"m": 1, "n": 64}])"), "") << "one of the cases is not the study's";
+  EXPECT_EQ(answered("other", R"([{"n": 16}])"), "");
   std::ofstream(file) << "{";
   EXPECT_THROW(published_statements(tree.path()), BadInput);
 }
