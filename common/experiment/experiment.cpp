@@ -293,7 +293,7 @@ int Experiment::State::run(Experiment& lab, const Json& replayed, const WorkerSt
   giver = std::make_unique<Giver>(Given{spec, options, info}, replayed, start);
   const auto& groups = giver->selection.groups();
   if (options.shard_count == 1) {  // another shard may have the value
-    for (const std::string& text : unmet_values(options, groups)) giver->recorder.tell(text);
+    for (const std::string& text : unmet_values(spec, options, info, groups)) giver->recorder.tell(text);
   }
   if (options.list) {
     to_stdout(options.json ? claims_json(spec.name, giver->judge.claims())

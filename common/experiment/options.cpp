@@ -146,13 +146,14 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
     return app.add_option(name, target, help)->type_name(type);
   };
   auto* device = text("--device", options.device, "SPEC", "where to run: " + Device::known_specs() + "; default cpu");
-  auto* profile = text("--profile", options.profile, "NAME",
-                       "quick (default): minutes, the shapes that matter most\n"
-                       "full: an hour, 5 minutes on a GPU; all shapes, at least 50 rounds, in which cases take turns, "
-                       "also with cold caches" +
-                           std::string(spec.study_sweep ? "\nstudy: minutes, the cases of docs/study.md, mostly one "
-                                                          "head, f32, head_dim 64, 256 to 2048 tokens"
-                                                        : ""));
+  auto* profile =
+      text("--profile", options.profile, "NAME",
+           "quick (default): minutes, the shapes that matter most\n"
+           "full: an hour, 5 minutes on a GPU; all shapes, at least 50 rounds, in which cases take turns, "
+           "also with cold caches" +
+               std::string(spec.study_sweep ? "\nstudy: ten minutes, the cases of docs/study.md, mostly one "
+                                              "head, f32, head_dim 64, 256 to 2048 tokens"
+                                            : ""));
   auto* axis = app.add_option("--axis", axes, "values of an axis, see AXES; once per axis")
                    ->type_name("NAME=VALUES")
                    ->allow_extra_args(false);
@@ -164,7 +165,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
       ->excludes(list_option);
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
   number_option(app, "--budget", options.budget_s, 0.0, 1e7, "SECONDS",
-                "time to measure for; default 120 (quick), 3600 (full), 300 (full on a GPU)");
+                "time to measure for; default 120 (quick), 600 (study), 3600 (full), 300 (full on a GPU)");
   number_option(app, "--samples", options.samples, 1, 1'000'000, "N",
                 "largest number of samples of a case, also in a comparison; default 200. "
                 "A smaller N also shortens the measurement of the ceilings");
@@ -331,20 +332,28 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
   return shard(group(cases, spec.compared_axes), options.shard_index, options.shard_count);
 }
 
-std::vector<std::string> unmet_values(const Options& options, const std::vector<std::vector<Case>>& groups) {
+std::vector<std::string> unmet_values(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info,
+                                      const std::vector<std::vector<Case>>& groups) {
   std::vector<std::string> sentences;
-  for (const Axis& axis : options.axes) {
-    std::set<std::string> values;
-    for (const std::vector<Case>& cases : groups) {
-      for (const Case& config : cases) values.insert(config.value_text(axis.name));
+  const auto compare = [&](const std::vector<std::vector<Case>>& with, const char* sentence) {
+    for (const Axis& axis : options.axes) {
+      std::set<std::string> values;
+      for (const std::vector<Case>& cases : with) {
+        for (const Case& config : cases) values.insert(config.value_text(axis.name));
+      }
+      for (const AxisValue& value : axis.values) {
+        if (values.empty() || values.contains(to_string(value))) continue;
+        sentences.push_back(fmt::format(fmt::runtime(sentence), axis.name, to_string(value), fmt::join(values, ", ")));
+      }
     }
-    for (const AxisValue& value : axis.values) {
-      if (values.empty() || values.contains(to_string(value))) continue;
-      sentences.push_back(
-          fmt::format("--axis {}={}: no case has this value, because of the other axes; the cases have {}", axis.name,
-                      to_string(value), fmt::join(values, ", ")));
-    }
-  }
+  };
+  compare(groups, "--axis {}={}: no case has this value, because of the other axes; the cases have {}");
+  if (options.profile != "study") return sentences;
+  Options own = options;
+  own.axes.clear();
+  own.dump_output.clear();
+  compare(select_cases(spec, own, info),
+          "--axis {}={}: no case of the study has this value; they have {} (docs/study.md: which cases answer it)");
   return sentences;
 }
 

@@ -50,7 +50,8 @@ struct Options {
   /// Seconds to measure for: --budget, or the profile's default. The full profile takes minutes on a GPU and an hour on
   /// a cpu.
   double budget(const DeviceInfo& info) const {
-    return budget_s.value_or(profile != "full" ? 120 : sweep_span(info).large() ? 300 : 3600);
+    const double of_full = sweep_span(info).large() ? 300 : 3600;
+    return budget_s.value_or(profile == "full" ? of_full : profile == "study" ? 600 : 120);
   }
   int process_count(const DeviceInfo& info) const {
     return processes > 0 ? processes : profile == "full" && !sweep_span(info).large() ? 5 : 3;
@@ -73,7 +74,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
 /// example if --dump-output is given, but several cases are selected.
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info);
 
-/// Returns a sentence for each value from --axis that no selected case has: other axes decide the value of this axis.
-std::vector<std::string> unmet_values(const Options& options, const std::vector<std::vector<Case>>& groups);
+/// Returns a sentence for each value from --axis that no selected case has, since other axes decide the value of this
+/// axis, and with the profile `study` for each value that no case of the study has. `groups` are the selected cases.
+std::vector<std::string> unmet_values(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info,
+                                      const std::vector<std::vector<Case>>& groups);
 
 }  // namespace attn

@@ -1493,6 +1493,11 @@ TEST_F(ExperimentTest, TheCommandLineSelectsCases) {
   EXPECT_EQ(cases_of("--other " + path("extra")).size(), 1u) << "a sweep of its own for files";
   spec_.study_sweep = [](const DeviceInfo&) { return Sweep{{{{"n", {int64_t{2}}}}}}; };
   EXPECT_EQ(cases_of("--profile study").size(), 1u) << "a sweep of its own for the study";
+  const std::string foreign = "no case of the study has this value";
+  EXPECT_EQ(cases_of("--profile study --axis n=3").size(), 1u) << "a named axis replaces the study's values";
+  EXPECT_TRUE(has(run("--dry-run --profile study --axis n=2,3").err, "--axis n=3: " + foreign + "; they have 2"));
+  EXPECT_FALSE(has(run("--dry-run --profile study --axis n=2").err, foreign));
+  EXPECT_FALSE(has(run("--dry-run --axis n=3").err, foreign));
   const Outcome refused = run("--profile study --other " + path("extra"));
   EXPECT_EQ(refused.status, 2);
   EXPECT_TRUE(has(refused.err, "--profile study: not allowed with a function of yours")) << refused.err;
@@ -1638,6 +1643,18 @@ TEST(Options, ProcessesOfAProfile) {
     options.processes = given;
     EXPECT_EQ(options.process_count(test::avx2()), cpu);
     EXPECT_EQ(options.process_count(test::hopper()), gpu);
+  }
+}
+
+TEST(Options, BudgetOfAProfile) {
+  for (const auto& [profile, cpu, gpu] :
+       {std::tuple{"quick", 120.0, 120.0}, {"study", 600.0, 600.0}, {"full", 3600.0, 300.0}}) {
+    Options options;
+    options.profile = profile;
+    EXPECT_EQ(options.budget(test::avx2()), cpu);
+    EXPECT_EQ(options.budget(test::hopper()), gpu);
+    options.budget_s = 7;
+    EXPECT_EQ(options.budget(test::hopper()), 7);
   }
 }
 
