@@ -1,6 +1,8 @@
 #include "proto6_linear/sweep.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "common/cases/axes.h"
 #include "common/cases/study_cases.h"
@@ -19,13 +21,19 @@ const std::vector<std::string> dtypes = {"f32", "f16", "bf16"};
 // The searches for the crossover replace q_len.
 Sweep linear_study(const DeviceInfo& /*device*/) {
   const Axis phases = texts("variant", {"phases"}), lookback = texts("scan", {"lookback"});
-  return study_cases(
-      {texts("dtype", {"f32"}), integers("head_dim", {64}), integers("batch", {1}), integers("heads", {1})},
-      {{texts("variant", {"softmax", "fused", "phases"}), lookback, integers("q_len", {256}),
-        integers("causal", {1, 0})},
-       {phases, texts("scan", {"host", "passes", "lookback"}), integers("q_len", study_lengths)},
-       {phases, lookback, integers("q_len", {1024}), integers("chunk", {16, 32, 64})},
-       {texts("variant", {"softmax", "fused"}), integers("q_len", study_lengths)}});
+  const Block chunks = {phases, lookback, integers("q_len", {1024}), integers("chunk", {16, 32, 64})};
+  const auto cases_of = [](int64_t head_dim, std::vector<Block> blocks) {
+    return study_cases(
+        {texts("dtype", {"f32"}), integers("head_dim", {head_dim}), integers("batch", {1}), integers("heads", {1})},
+        std::move(blocks));
+  };
+  Sweep sweep = cases_of(64, {{texts("variant", {"softmax", "fused", "phases"}), lookback, integers("q_len", {256}),
+                               integers("causal", {1, 0})},
+                              {phases, texts("scan", {"host", "passes", "lookback"}), integers("q_len", study_lengths)},
+                              chunks,
+                              {texts("variant", {"softmax", "fused"}), integers("q_len", study_lengths)}});
+  sweep.blocks.push_back(cases_of(128, {chunks}).blocks.front());
+  return sweep;
 }
 
 }  // namespace

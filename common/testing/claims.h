@@ -174,8 +174,9 @@ inline void expect_claims(const std::vector<Judged>& devices, const std::vector<
   }
 }
 
-/// Checks that the profile `study` has only cases of the study: f32, head_dim 64, 256 to 2048 tokens, and one head, or
-/// eight heads in groups. A value of 0 says that the case has no such axis. The device runs some of the cases.
+/// Checks that the profile `study` has only cases of the study: f32, head_dim 64 (of chunks also 128), 256 to 2048
+/// tokens, and one head, or eight heads in groups. A value of 0 says that the case has no such axis. The device runs
+/// some of the cases.
 inline void expect_study_cases(const MadeUp& made) {
   ASSERT_TRUE(made.spec.study_sweep);
   int run = 0;
@@ -183,7 +184,7 @@ inline void expect_study_cases(const MadeUp& made) {
     SCOPED_TRACE(config.key());
     EXPECT_EQ(config.text("dtype"), "f32");
     const int64_t width = config.has("head_dim") ? config.integer("head_dim") : 0;
-    EXPECT_TRUE(width == 64 || width == 0);
+    EXPECT_TRUE(width == 64 || width == 0 || (width == 128 && config.has("chunk")));
     const int64_t tokens = config.has("kv_len") ? config.integer("kv_len") : config.integer("q_len");
     const bool empty = config.has("op") && config.text("op") == "empty";
     EXPECT_TRUE(tokens == 0 || empty || (256 <= tokens && tokens <= 2048));
