@@ -80,6 +80,7 @@ const std::vector<Question>& questions() {
                  .take = "pages",
                  .other = "contiguous",
                  .over = "page_size"},
+                {.hypotheses = {"several_tokens"}, .what = "decoding: {q_len} new tokens / one"},
                 {.hypotheses = {"cache_layout"}, .what = "layout: hnd / nhd", .take = "hnd", .other = "nhd"},
                 {.hypotheses = {"eight_bits"},
                  .what = "bits: {cache_dtype} / 16 bits or more",
