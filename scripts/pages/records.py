@@ -101,7 +101,8 @@ def in_order(paths):
 
 
 def load(paths):
-    """Returns the findings, the measurements, and a message for each line that is no record. Reads the files in the
+    """Returns the findings, the measurements (`loaded`: other programs used the machine), and a message for each line that
+    is no record. Reads the files in the
     order of in_order(). A record that occurs twice counts once. A finding whose run has no header is left out; a message
     says so."""
     findings, measurements, headers, problems = {}, {}, {}, []
@@ -120,6 +121,9 @@ def load(paths):
                 problems.append(f"{path} line {number}: no record")
         gc.freeze()  # keeps Python from searching the records for reference cycles; there are none
     join_runs(findings.values(), {header["run"]["id"]: header for header in headers.values()})
+    loaded = {header["run"]["id"] for header in headers.values() if header["session"].get("loaded")}
+    for measurement in measurements.values():
+        measurement["loaded"] = measurement["run_id"] in loaded  # so no page prints its figures
     whole, alone = [], collections.Counter()
     for finding in findings.values():
         run = finding["data"]["run"]
