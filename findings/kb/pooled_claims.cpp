@@ -95,12 +95,17 @@ std::string title_of(const Told* told, const Json& estimate, const Json& hypothe
   return render(data.at("template").at("title"), data);
 }
 
-/// Whether no kernel of the finding has other source code today. `changed`: by the measurement's id.
+/// Whether no kernel of the finding has other source code today. `changed`: by the measurement's id. A finding whose
+/// measurements are all lost is not of today's kernels.
 bool is_of_today(const Json& data, const std::map<std::string, bool>& changed) {
-  return std::ranges::none_of(data.at("measurements"), [&](const Json& id) {
-    const auto known = changed.find(id.get<std::string>());
-    return known != changed.end() && known->second;
-  });
+  size_t known = 0;
+  for (const Json& id : data.at("measurements")) {
+    const auto own = changed.find(id.get<std::string>());
+    if (own == changed.end()) continue;
+    ++known;
+    if (own->second) return false;
+  }
+  return known > 0 || data.at("measurements").empty();
 }
 
 /// `all` is sorted by time. Without a run of the wanted kind, loaded or quiet, there is no claim: null.

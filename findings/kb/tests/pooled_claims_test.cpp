@@ -76,6 +76,11 @@ TEST(PooledClaims, OtherCodeIsNotPooled) {
   EXPECT_EQ(claim["latest"], today[1]["id"]);
 }
 
+TEST(PooledClaims, AClaimOfLostMeasurementsIsNotOfTodaysKernels) {
+  EXPECT_EQ(pooled({run_at(1, {1.6, 1.6, 1.6})})["today"], true);  // no kernel ran
+  EXPECT_EQ(pooled({run_at(1, {1.6, 1.6, 1.6}, "m1", {"lost"})})["today"], false);
+}
+
 TEST(PooledClaims, ARunOnALoadedMachineIsPooledByItself) {
   std::vector<Json> loaded = run_at(2, {1.3, 1.3, 1.3}), capped = run_at(3, {1.62, 1.6, 1.6});
   loaded[0] = changed(loaded[0], {{"/session/loaded", "other programs used 0.9 of 2 cores"}});
