@@ -78,7 +78,7 @@ TEST(PooledClaims, OtherCodeIsNotPooled) {
 
 TEST(PooledClaims, AClaimOfLostMeasurementsIsNotOfTodaysKernels) {
   EXPECT_EQ(pooled({run_at(1, {1.6, 1.6, 1.6})})["today"], true);  // no kernel ran
-  EXPECT_EQ(pooled({run_at(1, {1.6, 1.6, 1.6}, "m1", {"lost"})})["today"], false);
+  EXPECT_EQ(pooled({run_at(1, {1.6, 1.6, 1.6}, "m1", {"0123456789abcdef"})})["today"], false);
 }
 
 TEST(PooledClaims, ARunOnALoadedMachineIsPooledByItself) {
