@@ -10,6 +10,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(attn_flags INTERFACE "SHELL:--param ggc-min-expand=1000"
                                               "SHELL:--param ggc-min-heapsize=1000000")
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  target_compile_options(attn_flags INTERFACE -Wno-psabi)  # gcc before 10.1 passed std::pair<double, double> otherwise
+  if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)  # which has the type in C only
+    target_compile_definitions(attn_flags INTERFACE _Float16=__fp16)
+  endif()
+endif()
 target_include_directories(attn_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(attn_flags INTERFACE nlohmann_json::nlohmann_json fmt::fmt spdlog::spdlog Threads::Threads)
 if(ATTN_SANITIZE)
@@ -68,11 +74,23 @@ if(ATTN_TESTS)
   target_precompile_headers(attn_test_main PRIVATE ${ATTN_SLOW_HEADERS} <gtest/gtest.h>)
 endif()
 
+# Files NAME_linux.cpp and NAME_macos.cpp, also of tests, are for one system only.
+if(APPLE)
+  set(ATTN_OTHER_SYSTEM linux)
+else()
+  set(ATTN_OTHER_SYSTEM macos)
+endif()
+
 # Finds LLVM and clang as libraries, for the CPU device and the emulated Metal device. The project is tested with
-# version 19. The build takes the version that -DLLVM_DIR=... names, or the first one in /usr/lib/llvm-{19,20,21,18};
-# versions before 18 do not count. Sets ATTN_HAS_CPU. Without LLVM the build leaves both devices out.
+# version 19. The build takes the version that -DLLVM_DIR=... names, or the first one in /usr/lib/llvm-{19,20,21,18}, or
+# on a Mac in the same folders of Homebrew; versions before 18 do not count. Sets ATTN_HAS_CPU, and ATTN_LLVM_TOOLS, the
+# folder of LLVM's programs. Without LLVM the build leaves both devices out.
 function(attn_find_llvm)
-  foreach(prefix "" /usr/lib/llvm-19 /usr/lib/llvm-20 /usr/lib/llvm-21 /usr/lib/llvm-18)
+  set(folders /usr/lib/llvm-)
+  if(APPLE)
+    set(folders /opt/homebrew/opt/llvm@)
+  endif()
+  foreach(prefix "" ${folders}19 ${folders}20 ${folders}21 ${folders}18)
     if(prefix)
       set(where PATHS ${prefix} NO_DEFAULT_PATH)
     elseif(NOT LLVM_DIR)
@@ -87,6 +105,7 @@ function(attn_find_llvm)
         target_include_directories(attn_llvm SYSTEM INTERFACE ${LLVM_INCLUDE_DIRS} ${CLANG_INCLUDE_DIRS})
         target_link_libraries(attn_llvm INTERFACE clang-cpp LLVM)
         set(ATTN_HAS_CPU ON PARENT_SCOPE)
+        set(ATTN_LLVM_TOOLS ${LLVM_TOOLS_BINARY_DIR} PARENT_SCOPE)
         return()
       endif()
     endif()
@@ -117,7 +136,7 @@ set(ATTN_TORCH "" CACHE PATH "PyTorch to build the operators attn::* for")
 function(attn_find_torch)
   if(NOT ATTN_TORCH)
     # An earlier build may have left this file. Tests take the file as a sign that the build has PyTorch.
-    file(REMOVE ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libattn_torch.so)
+    file(REMOVE ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libattn_torch${CMAKE_SHARED_LIBRARY_SUFFIX})
     return()
   endif()
   find_library(library torch HINTS ${ATTN_TORCH}/lib ${ATTN_TORCH}/lib/x86_64-linux-gnu ${ATTN_TORCH}/lib/aarch64-linux-gnu
@@ -127,9 +146,11 @@ function(attn_find_torch)
   target_include_directories(attn_libtorch SYSTEM INTERFACE ${ATTN_TORCH}/include
                                                             ${ATTN_TORCH}/include/torch/csrc/api/include)
   target_compile_definitions(attn_libtorch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+  set(libraries torch torch_cpu c10)
+  list(TRANSFORM libraries PREPEND ${folder}/lib)
+  list(TRANSFORM libraries APPEND ${CMAKE_SHARED_LIBRARY_SUFFIX})
   # PyTorch's libraries contain parts of an older libstdc++. The linker must find the system's libstdc++ first.
-  set(libraries ${folder}/libtorch.so ${folder}/libtorch_cpu.so ${folder}/libc10.so)
-  target_link_libraries(attn_libtorch INTERFACE stdc++ ${libraries})
+  target_link_libraries(attn_libtorch INTERFACE $<$<NOT:$<BOOL:${APPLE}>>:stdc++> ${libraries})
   add_library(attn_torch SHARED ${PROJECT_SOURCE_DIR}/python/csrc/operators.cpp)
   target_include_directories(attn_torch PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(attn_torch PRIVATE attn attn_libtorch)
@@ -138,8 +159,12 @@ function(attn_find_torch)
     # libgomp. So attn_torch is not linked with a libgomp; the loader finds OpenMP's functions in PyTorch's libraries.
     target_compile_options(attn_torch PRIVATE -fopenmp)
   endif()
+  set(origin "$ORIGIN")
+  if(APPLE)
+    set(origin "@loader_path")
+  endif()
   set_target_properties(attn_torch PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
-                                              BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN"
+                                              BUILD_RPATH "${origin}" INSTALL_RPATH "${origin}"
                                               INSTALL_RPATH_USE_LINK_PATH ON)
 endfunction()
 
@@ -152,6 +177,7 @@ function(attn_add_library name folder)
   cmake_parse_arguments(ARG "COLD" "" "KNOWS;LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/main.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_${ATTN_OTHER_SYSTEM}.cpp$")
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC attn_flags ${ARG_KNOWS} PRIVATE ${ARG_LINKS})
   if(ARG_COLD)
@@ -235,6 +261,7 @@ function(attn_add_tests library folder)
   if(NOT ATTN_HAS_CUDA)
     list(FILTER tests EXCLUDE REGEX "/cuda_[a-z_]*test.cpp$")
   endif()
+  list(FILTER tests EXCLUDE REGEX "_${ATTN_OTHER_SYSTEM}_test.cpp$")
   if(NOT ATTN_TESTS OR NOT tests)
     return()
   endif()
@@ -334,11 +361,18 @@ endfunction()
 # function main has the name FOLDER_main.
 function(attn_add_reverse_experiments)
   get_property(experiments GLOBAL PROPERTY ATTN_EXPERIMENTS)
+  set(objcopy ${CMAKE_OBJCOPY})
+  set(prefix "")
+  if(APPLE)  # which has no objcopy; names in its files of code begin with an underscore
+    set(objcopy ${ATTN_LLVM_TOOLS}/llvm-objcopy)
+    set(prefix _)
+  endif()
   set(names "")
   foreach(experiment IN LISTS experiments)
     set(object ${PROJECT_BINARY_DIR}/renamed/${experiment}${CMAKE_CXX_OUTPUT_EXTENSION})
     add_custom_command(OUTPUT ${object} DEPENDS $<TARGET_OBJECTS:${experiment}> VERBATIM COMMAND
-                       ${CMAKE_OBJCOPY} --redefine-sym main=${experiment}_main $<TARGET_OBJECTS:${experiment}> ${object})
+                       ${objcopy} --redefine-sym ${prefix}main=${prefix}${experiment}_main $<TARGET_OBJECTS:${experiment}>
+                       ${object})
     list(APPEND objects ${object})
     list(APPEND libraries ${experiment}_parts)
     string(APPEND names "EXPERIMENT(${experiment}) ")

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
 #include <sys/resource.h>
@@ -15,6 +14,7 @@
 
 #include "common/base/error.h"
 #include "common/base/json.h"
+#include "common/base/platform.h"
 #include "common/base/stopwatch.h"
 #include "common/cases/problem.h"
 #include "proto4_constants/problem.h"
@@ -54,14 +54,14 @@ class StartProblem : public HostProblem {
  private:
   /// Returns the path of this program. In a test program, returns the path of proto4_constants in the same folder.
   static std::string program_to_start() {
-    const fs::path own = fs::read_symlink("/proc/self/exe");
+    const fs::path own = fs::canonical(own_program());
     return own.stem().string().ends_with("_test") ? own.parent_path() / "proto4_constants" : own;
   }
 
   /// Starts the process. Returns the seconds from its start to the line that reports its first result.
   double start(std::vector<std::string> arguments) {
     std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe to the new process can be made");
+    if (!make_pipe(ends)) throw std::runtime_error("no pipe to the new process can be made");
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
@@ -71,7 +71,7 @@ class StartProblem : public HostProblem {
     // A precaution: the driver caches the code that it compiles from PTX. The kernels here are machine code.
     std::string no_driver_cache = "CUDA_CACHE_DISABLE=1";
     environment.push_back(no_driver_cache.data());  // if a variable has two entries, the first entry counts
-    for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
+    for (char** variable = own_environment(); *variable; ++variable) environment.push_back(*variable);
     environment.push_back(nullptr);
 
     const Stopwatch stopwatch;
@@ -106,7 +106,7 @@ class StartProblem : public HostProblem {
                               report.at("origin").get<std::string>(), origin));
     }
     for (const char* name : {"open_s", "pipeline_s", "launch_s"}) samples_[name].push_back(report.at(name));
-    samples_["peak_bytes"].push_back(static_cast<double>(usage.ru_maxrss) * 1024);
+    samples_["peak_bytes"].push_back(peak_bytes(usage));
     return seconds;
   }
 

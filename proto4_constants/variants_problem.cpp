@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "common/base/platform.h"
 #include "common/base/stopwatch.h"
 #include "common/cases/problem.h"
 #include "proto4_constants/problem.h"
@@ -28,22 +28,14 @@ constexpr int64_t look_ups_per_reading = 64;
 class PeakMemory {
  public:
   void reset() {
-    std::ofstream file("/proc/self/clear_refs");
-    known_ = static_cast<bool>(file << "5" << std::flush);
-    before_ = field("VmRSS:");
+    known_ = forget_peak();
+    before_ = static_cast<int64_t>(resident_bytes());
   }
   bool known() const { return known_; }
-  int64_t bytes() const { return field("VmHWM:"); }
+  int64_t bytes() const { return peak_resident_bytes(); }
   int64_t grown_bytes() const { return bytes() - before_; }
 
  private:
-  static int64_t field(const std::string& name) {
-    std::ifstream file("/proc/self/status");
-    for (std::string line; std::getline(file, line);) {
-      if (line.starts_with(name)) return std::strtoll(line.c_str() + name.size(), nullptr, 10) * 1024;  // "123 kB"
-    }
-    return 0;
-  }
   bool known_ = false;
   int64_t before_ = 0;
 };

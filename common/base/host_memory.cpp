@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "common/base/platform.h"
+
 namespace attn {
 namespace {
 
@@ -36,8 +38,7 @@ double free_of_group(const fs::path& group, const char* limit_file, const char* 
 }  // namespace
 
 double available_host_bytes(const fs::path& root) {
-  double available = std::numeric_limits<double>::infinity();
-  if (const auto kib = number_in(root / "proc/meminfo", "MemAvailable:")) available = 1024 * *kib;
+  double available = free_memory_bytes(root);
   rlimit limit{};
   if (const auto pages = number_in(root / "proc/self/statm");
       pages && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {

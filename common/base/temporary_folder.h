@@ -1,6 +1,8 @@
 // A folder for temporary files.
 #pragma once
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>

@@ -2,18 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
-#include <system_error>
 #include <utility>
 
+#include "common/base/platform.h"
 #include "common/base/text_table.h"
 
 namespace attn {
@@ -32,32 +27,6 @@ double used_s(int who) {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// Returns the CPU time of the living descendants of a process ("self" or a number), and of the processes that they
-/// have waited for.
-double used_by_descendants_s(const std::string& process) {
-  static const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-  double sum = 0;
-  std::error_code ignored;
-  std::filesystem::directory_iterator thread("/proc/" + process + "/task", ignored);
-  for (; thread != std::filesystem::directory_iterator(); thread.increment(ignored)) {  // the process may end meanwhile
-    std::ifstream children(thread->path() / "children");
-    for (std::string child; children >> child;) {
-      std::ifstream file("/proc/" + child + "/stat");
-      std::string stat;
-      std::getline(file, stat);
-      // After the program's name, in parentheses, come the state and ten numbers, then user, system, and both again of
-      // the processes that the child has waited for.
-      std::istringstream words(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
-      std::string skipped;
-      for (int i = 0; i < 11; ++i) words >> skipped;
-      double time = 0;
-      for (int i = 0; i < 4 && words >> time; ++i) sum += time / ticks;
-      sum += used_by_descendants_s(child);
-    }
-  }
-  return sum;
-}
-
 }  // namespace
 
 std::string sign_of_others(const DeviceInfo& device, int cores, double others) {
@@ -68,25 +37,10 @@ std::string sign_of_others(const DeviceInfo& device, int cores, double others) {
 }
 
 CoreTimes core_times() {
-  CoreTimes times{.own_s = used_s(RUSAGE_SELF) + used_s(RUSAGE_CHILDREN) + used_by_descendants_s("self"),
-                  .at = std::chrono::steady_clock::now()};
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return times;
-  std::ifstream stat("/proc/stat");
-  const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-  for (std::string line; std::getline(stat, line);) {
-    std::istringstream words(line);
-    std::string core;
-    words >> core;
-    if (!core.starts_with("cpu") || core.size() < 4) continue;
-    if (const int number = std::stoi(core.substr(3)); number >= CPU_SETSIZE || !CPU_ISSET(number, &allowed)) continue;
-    double user = 0, nice = 0, system = 0, idle = 0, wait = 0, interrupts = 0, soft_interrupts = 0, stolen = 0;
-    words >> user >> nice >> system >> idle >> wait >> interrupts >> soft_interrupts >> stolen;
-    times.busy_s += (user + nice + system + interrupts + soft_interrupts + stolen) / ticks;
-    ++times.cores;
-  }
-  return times;
+  const auto at = std::chrono::steady_clock::now();
+  const double own_s = used_s(RUSAGE_SELF) + used_s(RUSAGE_CHILDREN) + descendants_cpu_s();
+  const BusyCores busy = busy_cores();
+  return {.cores = busy.cores, .busy_s = busy.busy_s, .own_s = own_s, .at = at};
 }
 
 double others(const CoreTimes& begin, const CoreTimes& end) {

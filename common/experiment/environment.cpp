@@ -8,11 +8,11 @@
 #include <ctime>
 #include <filesystem>
 #include <optional>
-#include <sstream>
 #include <thread>
 #include <utility>
 
 #include "common/base/file.h"
+#include "common/base/platform.h"
 #include "common/base/process.h"
 #include "common/base/sha256.h"
 
@@ -84,14 +84,8 @@ Json session(const std::string& folder, const std::vector<std::string>& folders)
   }
   Json files = Json::object();
   for (const std::string& each : folders) files[each] = hash_of_files(std::filesystem::path(folder) / each);
-  std::string model;
-  std::istringstream cpuinfo(read_file("/proc/cpuinfo").value_or(""));
-  for (std::string line; model.empty() && std::getline(cpuinfo, line);) {
-    if (line.starts_with("model name")) model = line;
-  }
   const std::string machine =
-      fmt::format("attention-proto {} {} {}", model, read_file("/proc/sys/kernel/random/boot_id").value_or(""),
-                  std::thread::hardware_concurrency());
+      fmt::format("attention-proto {} {}", machine_and_boot(), std::thread::hardware_concurrency());
   return {{"commit", git.is_object() ? git["commit"] : nullptr},
           {"diff", diff},
           {"machine", sha256(machine).substr(0, 16)},

@@ -3,9 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,13 +18,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <new>
 #include <optional>
 #include <stdexcept>
 
 #include "common/base/error.h"
+#include "common/base/platform.h"
 #include "common/base/stopwatch.h"
 #include "common/base/temporary_folder.h"
 #include "common/experiment/ceilings.h"
@@ -69,12 +67,6 @@ bool read_more(int descriptor, std::string& text) {
   return got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
-double resident_bytes() {
-  double pages = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> pages >> resident;
-  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
-}
-
 /// A process of this program with the option --task.
 class Process {
  public:
@@ -86,24 +78,19 @@ class Process {
     // All temporary files of the worker and of its compilers lie in a folder, which this process removes.
     std::string folder = "TMPDIR=" + folder_.path().string();
     std::vector<char*> environment = {folder.data()};
-    for (char** variable = environ; *variable; ++variable) {
+    for (char** variable = own_environment(); *variable; ++variable) {
       if (!std::string_view(*variable).starts_with("TMPDIR=")) environment.push_back(*variable);
     }
     environment.push_back(nullptr);
     std::array<int, 2> ends{};
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    if (!make_sockets(ends)) {
       throw std::runtime_error(fmt::format("no socket: {}", strerror(errno)));
     }
     socket_ = ends[0];
     fcntl(socket_, F_SETFL, O_NONBLOCK);
     std::signal(SIGCHLD, SIG_DFL);  // a parent may have set SIGCHLD to be ignored; then nobody could wait for a worker
     std::fflush(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], worker_socket);
-    posix_spawn_file_actions_addclosefrom_np(&actions, worker_socket + 1);
-    const int error = posix_spawn(&process_, "/proc/self/exe", &actions, nullptr, argv.data(), environment.data());
-    posix_spawn_file_actions_destroy(&actions);
+    const int error = start_program(process_, own_program(), argv.data(), environment.data(), ends[1], worker_socket);
     close(ends[1]);
     if (error == 0) return;
     close(socket_);
@@ -213,7 +200,7 @@ int take_tasks(const Taker& taker) {
   if (!folder || getsockopt(worker_socket, SOL_SOCKET, SO_TYPE, &type, &bytes) != 0) {
     throw BadInput("--task is not allowed; a run starts its own processes with it");
   }
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  end_with_parent();
   fcntl(worker_socket, F_SETFD, FD_CLOEXEC);
   Activity activity(folder + std::string(activity_file));
   const auto answer = [](const Json& message) {

@@ -204,7 +204,7 @@ std::string installed_sources() {
   if (!dladdr(reinterpret_cast<const void*>(&source_root), &here)) return {};
   std::error_code error;
   const fs::path library = fs::canonical(here.dli_fname, error);
-  if (!library.filename().string().starts_with("libattn.so")) return {};
+  if (!library.filename().string().starts_with("libattn.")) return {};
   const fs::path sources = fs::canonical(library.parent_path() / ATTN_INSTALLED_SOURCES, error);
   return error ? std::string() : sources.string();
 }

@@ -133,7 +133,7 @@ class ProgramTest : public testing::Test {
   bool schema_accepts(const std::vector<std::string>& files) const {
     std::string command = ATTN_SOURCE_DIR "/findings/validate";
     for (const std::string& file : files) command += " " + path(file).string();
-    const int status = WEXITSTATUS(std::system(command.c_str()));
+    const int ended = std::system(command.c_str()), status = WEXITSTATUS(ended);
     if (status == 77) std::puts("python3-jsonschema is not installed: records are not checked against the schema");
     return status == 0 || status == 77;
   }

@@ -12,6 +12,7 @@
 #include "common/backends/cpu/generator.h"
 #include "common/backends/cpu/objects.h"
 #include "common/base/error.h"
+#include "common/base/platform.h"
 #include "common/base/sha256.h"
 #include "common/base/stopwatch.h"
 
@@ -28,6 +29,12 @@ std::string CpuCompiler::identity() const {
 }
 
 Binary CpuCompiler::compile(const KernelSource& source) const {
+  Binary binary;
+  on_large_stack([&] { binary = compile_here(source); });
+  return binary;
+}
+
+Binary CpuCompiler::compile_here(const KernelSource& source) const {
   Binary binary;
   binary.key = source.key();
   binary.source_sha256 = source_sha256(source);

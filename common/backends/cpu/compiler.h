@@ -27,6 +27,8 @@ class CpuCompiler {
   CodeContents contents(const std::string& code) const;
 
  private:
+  Binary compile_here(const KernelSource& source) const;
+
   const CpuTarget target_;
   const FrontEnd front_end_;
   const TargetMachines machines_;

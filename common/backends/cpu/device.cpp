@@ -1,19 +1,15 @@
 #include "common/backends/cpu/device.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "common/backends/cpu/compiler.h"
@@ -27,75 +23,11 @@
 #include "common/base/error.h"
 #include "common/base/host_memory.h"
 #include "common/base/number.h"
+#include "common/base/platform.h"
 
 namespace attn {
 
 namespace {
-
-std::string first_line(const std::string& path) {
-  std::ifstream stream(path);
-  std::string line;
-  std::getline(stream, line);
-  return line;
-}
-
-// Finds the first line of the /proc file `path` that begins with `field` and has a value after its colon, such as
-// "NAME ... : VALUE" or "NAME: VALUE UNIT". Returns the text from the value to the end of the line, or an empty text if
-// there is no such line.
-std::string proc_field(const std::string& path, std::string_view field) {
-  std::ifstream stream(path);
-  for (std::string line; std::getline(stream, line);) {
-    if (!line.starts_with(field)) continue;
-    const size_t colon = line.find(':');
-    const size_t value = colon == std::string::npos ? colon : line.find_first_not_of(" \t", colon + 1);
-    if (value != std::string::npos) return line.substr(value);
-  }
-  return {};
-}
-
-// A cache as Linux reports it. A member is 0 if Linux does not report it.
-struct Cache {
-  size_t bytes = 0;
-  uint32_t ways = 0;
-};
-
-// Returns the data or unified cache of level `wanted_level`. If `wanted_level` is 0, the function takes the cache of
-// the highest level.
-Cache data_cache(int wanted_level) {
-  Cache found;
-  int found_level = 0;
-  for (int index = 0;; ++index) {
-    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
-    const std::string level_text = first_line(folder + "level");
-    if (level_text.empty()) break;
-    if (first_line(folder + "type") == "Instruction") continue;
-    int level = 0;
-    std::from_chars(level_text.data(), level_text.data() + level_text.size(), level);
-    const auto number_in = [&](const char* file) {
-      return std::strtoull(first_line(folder + file).c_str(), nullptr, 10);
-    };
-    if (wanted_level == level || (wanted_level == 0 && level > found_level)) {
-      found.bytes = number_in("size") << 10;  // "512K"
-      found.ways = static_cast<uint32_t>(number_in("ways_of_associativity"));
-      found_level = level;
-    }
-  }
-  return found;
-}
-
-// Returns the number of cores that this process may use: the cores of the affinity mask, but not more than the control
-// group's quota, if there is a quota.
-unsigned usable_cores() {
-  unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  if (cpu_set_t allowed; sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
-    cores = static_cast<unsigned>(CPU_COUNT(&allowed));
-  }
-  std::istringstream quota(first_line("/sys/fs/cgroup/cpu.max"));
-  double limit = 0, period = 0;
-  if (quota >> limit >> period && period > 0)
-    cores = std::min(cores, std::max(1u, static_cast<unsigned>(limit / period)));
-  return cores;
-}
 
 // Keeps the pool's workers awake while an Awake lives.
 class Awake {
@@ -127,7 +59,7 @@ class CpuDevice : public Device {
     info_.spec = fmt::format("cpu:threads={}", threads);
     // Processors of different architectures may have the same product name ("AMD EPYC"). So the name in records also
     // has the arch.
-    const std::string product = proc_field("/proc/cpuinfo", "model name");
+    const std::string product = processor_name();
     if (!product.empty()) info_.name = fmt::format("{} ({})", product, info_.arch);
     info_.units = threads;
     if (const uint32_t ways = data_cache(1).ways) info_.l1_ways = ways;

@@ -70,13 +70,15 @@ std::unique_ptr<llvm::Module> parse_source(const KernelSource& source, const std
 }  // namespace
 
 FrontEnd::FrontEnd(const CpuTarget& target) {
-  arguments_ = {"-triple", target.triple, "-target-cpu", target.arch, "-x", "c++", "-std=c++20", "-O3",
-                "-disable-llvm-passes",  // CpuCompiler::compile() calls optimize(), and times it
-                "-discard-value-names", "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast",
-                "-fno-rtti",
-                "-fuse-line-directives",  // errors have the kernel's lines, not lines of prologue and kernel together
-                // A kernel must use all its constants; a sweep over an unused constant would vary nothing.
-                "-Wall", "-Wextra", "-Werror=unused-const-variable"};
+  arguments_ = target.arguments();
+  arguments_.insert(
+      arguments_.end(),
+      {"-x", "c++", "-std=c++20", "-O3",
+       "-disable-llvm-passes",  // CpuCompiler::compile() calls optimize(), and times it
+       "-discard-value-names", "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast", "-fno-rtti",
+       "-fuse-line-directives",  // errors have the kernel's lines, not lines of prologue and kernel together
+       // A kernel must use all its constants; a sweep over an unused constant would vary nothing.
+       "-Wall", "-Wextra", "-Werror=unused-const-variable"});
   if (target.has("avx512f")) {
     arguments_.emplace_back("-mprefer-vector-width=512");  // clang's tuning for some cores would split vectors in two
   } else {

@@ -4,15 +4,14 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <ucontext.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+
+#include "common/base/platform.h"
 
 namespace attn {
 
@@ -29,25 +28,16 @@ struct Call {
   sigjmp_buf place;
   volatile sig_atomic_t inside = 0, ticks = 0, signal = 0;
   volatile uintptr_t address = 0, stack = 0;  // address of the fault; stack pointer at the fault
+  ThreadTimer* timer = nullptr;               // sends the thread's ticks
 };
 thread_local Call call;
 
 struct sigaction before[NSIG];  // the signals' actions before the guard installed its own
 
-uintptr_t stack_end([[maybe_unused]] const void* context) {
-#if defined(__x86_64__)
-  return static_cast<uintptr_t>(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
-#elif defined(__aarch64__)
-  return static_cast<const ucontext_t*>(context)->uc_mcontext.sp;
-#else
-  return 0;
-#endif
-}
-
 // Does what the signal did before the guard installed its own action.
 void pass_on(int number, siginfo_t* info, void* context) {
   struct sigaction& earlier = before[number];
-  const bool sent = info->si_code <= 0;  // a process sent the signal
+  const bool sent = sent_by_process(*info);
   if (earlier.sa_handler == SIG_DFL || earlier.sa_handler == SIG_IGN) {
     if (number == tick || (sent && earlier.sa_handler == SIG_IGN)) return;
     // The signal ends the process. After the return from the guard's handler a faulty instruction runs again, and
@@ -70,7 +60,7 @@ void pass_on(int number, siginfo_t* info, void* context) {
 }
 
 void on_tick(int number, siginfo_t* info, void* context) {
-  if (info->si_code != SI_TIMER || info->si_value.sival_ptr != &call) return pass_on(number, info, context);
+  if (!call.timer || !call.timer->sent(*info)) return pass_on(number, info, context);
   if (!call.inside) return;
   call.ticks = call.ticks + 1;
   if (call.ticks < guarded_seconds) return;
@@ -84,7 +74,7 @@ void on_fault(int number, siginfo_t* info, void* context) {
   call.inside = 0;
   call.signal = number;
   call.address = reinterpret_cast<uintptr_t>(info->si_addr);
-  call.stack = stack_end(context);
+  call.stack = stack_pointer(context);
   siglongjmp(call.place, 1);
 }
 
@@ -113,18 +103,11 @@ class ThreadGuard {
       own.ss_size = handler_stack_bytes;
       sigaltstack(&own, nullptr);
     }
-    sigevent event{};
-    event.sigev_notify = SIGEV_THREAD_ID;
-    event.sigev_signo = tick;
-    event.sigev_value.sival_ptr = &call;
-    event._sigev_un._tid = thread_;  // not all versions of glibc have a public name for the member `_tid`
-    has_timer_ = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
-    itimerspec each_second{};
-    each_second.it_interval.tv_sec = each_second.it_value.tv_sec = 1;
-    if (has_timer_) timer_settime(timer_, 0, &each_second, nullptr);
+    call.timer = &timer_.emplace(tick);
   }
   ~ThreadGuard() {
-    if (has_timer_) timer_delete(timer_);
+    timer_.reset();  // first: the handler must still know a signal that the timer has sent
+    call.timer = nullptr;
     if (!memory_) return;
     stack_t none{};
     none.ss_flags = SS_DISABLE;
@@ -132,13 +115,11 @@ class ThreadGuard {
   }
   ThreadGuard(const ThreadGuard&) = delete;
   ThreadGuard& operator=(const ThreadGuard&) = delete;
-  bool is_main_thread() const { return thread_ == getpid(); }
+  const bool is_main_thread = attn::is_main_thread();
 
  private:
-  const pid_t thread_ = static_cast<pid_t>(syscall(SYS_gettid));
   std::unique_ptr<std::byte[]> memory_;
-  timer_t timer_{};
-  bool has_timer_ = false;
+  std::optional<ThreadTimer> timer_;
 };
 
 // Limits the stack while a kernel runs. Without a limit (after ulimit -s unlimited, or if a library removes the limit)
@@ -147,7 +128,7 @@ class ThreadGuard {
 class StackLimit {
  public:
   explicit StackLimit(const ThreadGuard& thread) {
-    if (!thread.is_main_thread() || getrlimit(RLIMIT_STACK, &before_) != 0 || before_.rlim_cur <= most_stack_bytes) {
+    if (!thread.is_main_thread || getrlimit(RLIMIT_STACK, &before_) != 0 || before_.rlim_cur <= most_stack_bytes) {
       return;
     }
     rlimit limit = before_;
@@ -192,7 +173,7 @@ std::optional<KernelFault> run_guarded(void (*kernel)(const void* parameters, co
   static thread_local const ThreadGuard watched;
   const StackLimit limit(watched);
   call.ticks = 0;
-  if (sigsetjmp(call.place, 0) == 0) {
+  if (sigsetjmp(call.place, mask_for_jump) == 0) {
     call.inside = 1;
     kernel(parameters, group);
     call.inside = 0;

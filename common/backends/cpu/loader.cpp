@@ -10,6 +10,7 @@
 #include "common/backends/cpu/objects.h"
 #include "common/backends/cpu/target.h"
 #include "common/base/error.h"
+#include "common/base/platform.h"
 
 namespace attn {
 
@@ -41,13 +42,15 @@ CpuLoader::CpuLoader() {
   // Kernels call the mathematics library. If a program opened the project's library with RTLD_LOCAL, kernels do not
   // find the functions of the mathematics library in the process. So this constructor opens the mathematics library
   // itself.
-  auto mathematics =
-      llvm::orc::DynamicLibrarySearchGenerator::Load("libm.so.6", jit_->getDataLayout().getGlobalPrefix());
-  if (mathematics) {
-    jit_->getProcessSymbolsJITDylib()->addGenerator(std::move(*mathematics));
-  } else {
-    // The C library is probably not glibc: other C libraries include the mathematics library.
-    llvm::consumeError(mathematics.takeError());
+  if (mathematics_library) {
+    auto mathematics =
+        llvm::orc::DynamicLibrarySearchGenerator::Load(mathematics_library, jit_->getDataLayout().getGlobalPrefix());
+    if (mathematics) {
+      jit_->getProcessSymbolsJITDylib()->addGenerator(std::move(*mathematics));
+    } else {
+      // The C library is probably not glibc: other C libraries include the mathematics library.
+      llvm::consumeError(mathematics.takeError());
+    }
   }
   // The session reports missing symbols separately from the error of a look-up; load() joins the two. Linking runs in
   // the thread of the look-up.

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "common/base/asan.h"
+#include "common/base/platform.h"
 #include "common/device/device.h"
 
 namespace attn {
@@ -22,9 +23,7 @@ void* map(size_t bytes) {
   const size_t skipped = (huge - reinterpret_cast<uintptr_t>(all) % huge) % huge;
   if (skipped > 0) munmap(first, skipped);
   if (skipped < huge) munmap(first + skipped + bytes, huge - skipped);
-#ifdef MADV_HUGEPAGE
-  madvise(first + skipped, bytes, MADV_HUGEPAGE);
-#endif
+  prefer_huge_pages(first + skipped, bytes);
   return first + skipped;
 }
 

@@ -13,10 +13,6 @@
 #include <llvm/TargetParser/Host.h>
 #include <llvm/TargetParser/Triple.h>
 #include <llvm/TargetParser/X86TargetParser.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 #include <algorithm>
 #include <iterator>
@@ -25,21 +21,11 @@
 
 #include "common/backends/cpu/operations.h"
 #include "common/base/error.h"
+#include "common/base/platform.h"
 
 namespace attn {
 
 namespace {
-
-// Asks Linux for permission to use the tile registers of AMX in all threads of this process. Returns whether Linux
-// gives the permission.
-bool may_use_tiles() {
-#if defined(__x86_64__) && defined(__linux__)
-  constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-#else
-  return false;
-#endif
-}
 
 llvm::StringMap<bool> host_features() {
 #if LLVM_VERSION_MAJOR >= 19
@@ -48,6 +34,7 @@ llvm::StringMap<bool> host_features() {
   llvm::StringMap<bool> features;
   llvm::sys::getHostCPUFeatures(features);
 #endif
+  for (const ArmFeature& feature : arm_features()) features[feature.name] = feature.present;
   if (features.lookup("amx-tile") && !may_use_tiles()) {
     for (auto& feature : features) {
       if (feature.first().starts_with("amx-")) feature.second = false;
@@ -85,6 +72,13 @@ std::string triple_with(llvm::Triple::ArchType arch) {
 
 bool CpuTarget::has(std::string_view feature) const {
   return std::binary_search(features.begin(), features.end(), feature);
+}
+
+std::vector<std::string> CpuTarget::arguments() const {
+  std::vector<std::string> arguments = {"-triple", triple, "-target-cpu", arch};
+  const llvm::Triple system(triple);
+  if (system.isOSDarwin() && system.isAArch64()) arguments.insert(arguments.end(), {"-target-abi", "darwinpcs"});
+  return arguments;
 }
 
 CpuTarget CpuTarget::host() {

@@ -16,6 +16,8 @@ struct CpuTarget {
   std::vector<std::string> switches;  // sorted: "+avx2", "-avx512f", ...: differences from LLVM's features of the arch
 
   bool has(std::string_view feature) const;
+  /// The arguments of clang's front end that name triple, arch and calling convention.
+  std::vector<std::string> arguments() const;
 
   /// Returns the target of this host. On a host with AMX, asks the system for permission to use the tile registers in
   /// this process.

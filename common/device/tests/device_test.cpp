@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -85,21 +84,6 @@ TEST_F(DeviceTest, TellsWhatItIs) {
   // In a virtual machine Linux reports only a nominal clock rate, so the cpu device reports none.
   EXPECT_LT(device_->clocks().core_mhz, 0);
   EXPECT_LT(device_->clocks().memory_mhz, 0);
-}
-
-TEST_F(DeviceTest, TakesNoMoreThreadsThanCoresItMayRunOn) {
-  cpu_set_t all;
-  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
-  EXPECT_LE(Device::open("cpu")->info().units, static_cast<unsigned>(CPU_COUNT(&all)));
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  for (int core = 0; CPU_COUNT(&one) == 0; ++core) {
-    if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
-  }
-  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-  const uint32_t units = Device::open("cpu")->info().units;
-  ASSERT_EQ(sched_setaffinity(0, sizeof all, &all), 0);
-  EXPECT_EQ(units, 1u);
 }
 
 struct Mark {

@@ -1,20 +1,14 @@
 // The memory of a process must not grow by 1 % while it loads, runs and unloads a kernel a thousand times, or submits
 // commands a thousand times.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <fstream>
-
+#include "common/base/platform.h"
 #include "common/device/tests/support.h"
 
 namespace attn {
 namespace {
 
-double resident_mib() {
-  size_t total = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> total >> resident;
-  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20);
-}
+double resident_mib() { return resident_bytes() / (1 << 20); }
 
 class EnduranceTest : public test::CpuTest {
  protected:

@@ -4,17 +4,12 @@
 #include "common/backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <initializer_list>
-#include <iterator>
 #include <numeric>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -111,30 +106,6 @@ TEST(ThreadPoolTest, BeginAndEndRepeatedly) {
     if (submission % 200 == 0) std::this_thread::sleep_for(5ms);  // long enough that all workers fall asleep
   }
   EXPECT_EQ(items, submissions * 4);
-}
-
-/// The number of other threads of this process that run or are ready to run.
-int running_threads() {
-  int running = 0;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    if (task.path().filename() == std::to_string(gettid())) continue;
-    std::ifstream file(task.path() / "stat");
-    std::string text{std::istreambuf_iterator<char>(file), {}};
-    running += text.find(") R") != std::string::npos;  // "123 (name) S ..."
-  }
-  return running;
-}
-
-TEST(ThreadPoolTest, SleepsBetweenSubmissions) {
-  ThreadPool pool(4);
-  for (int submission = 0; submission < 3; ++submission) {
-    pool.begin();
-    pool.run(100, [](uint64_t, unsigned) {});
-    pool.end();
-    const auto give_up = std::chrono::steady_clock::now() + 20s;
-    while (running_threads() > 0 && std::chrono::steady_clock::now() < give_up) std::this_thread::sleep_for(1ms);
-    EXPECT_EQ(running_threads(), 0) << "workers spin while there is nothing to do";
-  }
 }
 
 // A Caller may run the pieces of a wave one after another, or each on a thread of its own.

@@ -49,7 +49,7 @@ TEST_F(CheckSchemaTest, RefusesWhatAnotherValidatorRefuses) {
   }
   const std::string file = write("all.jsonl", all),
                     command = fmt::format("{}/findings/validate {} > {}", ATTN_SOURCE_DIR, file, path("out").string());
-  const int status = WEXITSTATUS(std::system(command.c_str()));
+  const int ended = std::system(command.c_str()), status = WEXITSTATUS(ended);
   if (status == 77) GTEST_SKIP() << "python3-jsonschema is not installed";
   for (const std::string& line : lines_of(text_of(path("out")))) {
     if (line.starts_with(file))

@@ -257,7 +257,8 @@ TEST_F(KbCliTest, ExportsAndTakesInAgain) {
                           estimate["ci_hi"].get<double>(), record["wrong"].get<double>())});
   EXPECT_TRUE(schema_accepts({"exported.jsonl"}));
   const std::string full = fmt::format("'{}/kb' export > /dev/full 2> '{}'", ATTN_BINARY_DIR, path("err").string());
-  EXPECT_EQ(WEXITSTATUS(std::system(full.c_str())), 1);
+  const int ended = std::system(full.c_str());
+  EXPECT_EQ(WEXITSTATUS(ended), 1);
   expect_has(text_of(path("err")), {"stdout"});
 }
 
@@ -397,9 +398,10 @@ TEST_F(KbCliTest, ADatabaseThatCannotBeWrittenIsReadAndNotChanged) {
     fs::permissions(database, of_file);
     fs::permissions(path(folder), of_folder);
     const auto status_of = [&](const std::string& command) {
-      return WEXITSTATUS(std::system(fmt::format("{}'{}/kb' --db '{}' {} > '{}' 2>&1", prefix, ATTN_BINARY_DIR,
-                                                 database, command, path("said").string())
-                                         .c_str()));
+      const int ended = std::system(fmt::format("{}'{}/kb' --db '{}' {} > '{}' 2>&1", prefix, ATTN_BINARY_DIR, database,
+                                                command, path("said").string())
+                                        .c_str());
+      return WEXITSTATUS(ended);
     };
     EXPECT_EQ(status_of("list"), 0) << folder;
     EXPECT_EQ(lines_of(text_of(path("said"))).size(), 3u) << folder;

@@ -21,6 +21,7 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "common/base/platform.h"
 #include "common/base/sha256.h"
 #include "common/base/stopwatch.h"
 #include "common/source/kernel_source.h"
@@ -99,39 +100,36 @@ class MetalFiles : public llvm::vfs::ProxyFileSystem {
 };
 
 std::vector<std::string> arguments_for(const CpuTarget& target) {
-  std::vector<std::string> arguments = {"-triple",
-                                        target.triple,
-                                        "-target-cpu",
-                                        target.arch,
-                                        "-x",
-                                        "c++",
-                                        "-std=c++20",
-                                        "-O1",
-                                        "-disable-llvm-passes",
-                                        "-mrelocation-model",
-                                        "pic",
-                                        "-pic-level",
-                                        "2",
-                                        "-ffp-contract=off",
-                                        "-ffloat16-excess-precision=none",
-                                        "-fbfloat16-excess-precision=none",
-                                        "-fno-rtti",
-                                        "-nostdsysteminc",
-                                        "-fuse-line-directives",
-                                        "-debug-info-kind=line-tables-only",
-                                        "-dwarf-version=5",
-                                        "-fno-threadsafe-statics",
-                                        "-ftrivial-auto-var-init=pattern",
-                                        "-Wall",
-                                        "-Wextra",
-                                        "-Wno-psabi",
-                                        "-Wno-unused-function",
-                                        "-Wno-unused-const-variable",
-                                        "-Wno-unused-parameter",
-                                        "-Wno-pass-failed",
-                                        "-Wno-unknown-attributes",
-                                        "-Wno-ignored-attributes",
-                                        "-Wno-unknown-pragmas"};
+  std::vector<std::string> arguments = target.arguments();
+  arguments.insert(arguments.end(), {"-x",
+                                     "c++",
+                                     "-std=c++20",
+                                     "-O1",
+                                     "-disable-llvm-passes",
+                                     "-mrelocation-model",
+                                     "pic",
+                                     "-pic-level",
+                                     "2",
+                                     "-ffp-contract=off",
+                                     "-ffloat16-excess-precision=none",
+                                     "-fbfloat16-excess-precision=none",
+                                     "-fno-rtti",
+                                     "-nostdsysteminc",
+                                     "-fuse-line-directives",
+                                     "-debug-info-kind=line-tables-only",
+                                     "-dwarf-version=5",
+                                     "-fno-threadsafe-statics",
+                                     "-ftrivial-auto-var-init=pattern",
+                                     "-Wall",
+                                     "-Wextra",
+                                     "-Wno-psabi",
+                                     "-Wno-unused-function",
+                                     "-Wno-unused-const-variable",
+                                     "-Wno-unused-parameter",
+                                     "-Wno-pass-failed",
+                                     "-Wno-unknown-attributes",
+                                     "-Wno-ignored-attributes",
+                                     "-Wno-unknown-pragmas"});
   std::vector<std::string> switches = target.switches;
   // The instructions that convert to bfloat flush subnormal numbers to zero, and only some processors have these
   // instructions. So the compiler must not use them.
@@ -174,6 +172,12 @@ std::string Compiler::identity() const {
 }
 
 Binary Compiler::compile(const Source& source) const {
+  Binary binary;
+  on_large_stack([&] { binary = compile_here(source); });
+  return binary;
+}
+
+Binary Compiler::compile_here(const Source& source) const {
   Binary binary;
   binary.key = source.key.empty() ? source.function : source.key;
   Stopwatch stopwatch;

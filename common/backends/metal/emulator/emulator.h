@@ -56,6 +56,8 @@ class Compiler {
   Binary compile(const Source& source) const;
 
  private:
+  Binary compile_here(const Source& source) const;
+
   struct Parts;
   std::unique_ptr<const Parts> parts_;
 };

@@ -3,11 +3,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstdint>
 #include <new>
-#if !defined(__x86_64__)
-#include <ucontext.h>
-#endif
+
+#include "common/base/platform.h"
 #if !defined(__SANITIZE_ADDRESS__) && defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define __SANITIZE_ADDRESS__ 1
@@ -20,17 +18,17 @@
 
 namespace attn::msl {
 
-#if defined(__x86_64__)
 // Switches to another stack: pushes the callee-saved registers on this stack, and pops these registers from the other
 // stack. The portable swapcontext() would make a system call for the signal mask at each switch, and a launch switches
 // stacks millions of times.
-extern "C" void attn_msl_switch(void** save, void* load);
-asm(R"(
-.text
-.globl attn_msl_switch
-.hidden attn_msl_switch
-.type attn_msl_switch,@function
-attn_msl_switch:
+extern "C" __attribute__((visibility("hidden"))) void attn_msl_switch(void** save, void* load);
+// A new fiber begins here: the function and its argument are in two of the registers that attn_msl_switch() pops.
+extern "C" __attribute__((visibility("hidden"))) void attn_msl_begin();
+#define ATTN_ASM_BEGIN(name)                                  \
+  ".text\n.globl " ATTN_ASM_SYMBOL(name) "\n" ATTN_ASM_HIDDEN \
+                                         " " ATTN_ASM_SYMBOL(name) "\n.p2align 4\n" ATTN_ASM_SYMBOL(name) ":\n"
+#if defined(__x86_64__)
+asm(ATTN_ASM_BEGIN(attn_msl_switch) R"(
   pushq %rbp
   pushq %rbx
   pushq %r12
@@ -46,21 +44,46 @@ attn_msl_switch:
   popq %rbx
   popq %rbp
   ret
-.size attn_msl_switch, .-attn_msl_switch
-)");
-// A new fiber begins here: the function is in %rbx, its argument in %r12.
-extern "C" void attn_msl_begin();
-asm(R"(
-.text
-.globl attn_msl_begin
-.hidden attn_msl_begin
-.type attn_msl_begin,@function
-attn_msl_begin:
+)" ATTN_ASM_BEGIN(attn_msl_begin) R"(
   movq %r12, %rdi
   callq *%rbx
   ud2
-.size attn_msl_begin, .-attn_msl_begin
 )");
+#elif defined(__aarch64__)
+asm(ATTN_ASM_BEGIN(attn_msl_switch) R"(
+  sub sp, sp, #160
+  stp x19, x20, [sp]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+)" ATTN_ASM_BEGIN(attn_msl_begin) R"(
+  mov x0, x20
+  blr x19
+  brk #1
+)");
+#else
+#error "the emulated Metal device switches stacks on x86-64 and AArch64 only"
 #endif
 
 namespace {
@@ -83,11 +106,7 @@ void forget_frames(void*) {}
 }  // namespace
 
 struct Fibers::Stack {
-#if defined(__x86_64__)
-  void* place = nullptr;  // the stack pointer while the stack does not run
-#else
-  ucontext_t context = {};
-#endif
+  void* place = nullptr;   // the stack pointer while the stack does not run
   char* memory = nullptr;  // the lowest page is a guard page
   void (*function)(void*) = nullptr;
   void* argument = nullptr;
@@ -146,10 +165,10 @@ void Fibers::leave(bool for_good) {
   finish(own.fake, &own.bottom, &own.bytes);
 }
 
-#if defined(__x86_64__)
-
+// Puts on the stack what attn_msl_switch() pops.
 void Fibers::prepare_stack(Stack& stack) {
   auto** top = reinterpret_cast<void**>(stack.memory + stack_bytes);
+#if defined(__x86_64__)
   *--top = nullptr;  // keeps the stack aligned to 16 bytes at the call
   *--top = nullptr;
   *--top = reinterpret_cast<void*>(&attn_msl_begin);
@@ -157,31 +176,14 @@ void Fibers::prepare_stack(Stack& stack) {
   *--top = reinterpret_cast<void*>(&begin);      // rbx
   *--top = &stack;                               // r12
   for (int i = 0; i < 3; ++i) *--top = nullptr;  // r13, r14, r15
+#elif defined(__aarch64__)
+  for (int i = 0; i < 20; ++i) *--top = nullptr;
+  top[0] = reinterpret_cast<void*>(&begin);            // x19
+  top[1] = &stack;                                     // x20
+  top[11] = reinterpret_cast<void*>(&attn_msl_begin);  // x30, to which attn_msl_switch() returns
+#endif
   stack.place = top;
 }
 void Fibers::switch_stacks(Stack& from, Stack& to) { attn_msl_switch(&from.place, to.place); }
-
-#else
-
-namespace {
-// makecontext() passes only arguments of type int, so each pointer comes as two halves.
-void begin_at(unsigned function_high, unsigned function_low, unsigned stack_high, unsigned stack_low) {
-  const auto whole = [](unsigned high, unsigned low) { return uintptr_t{high} << 32 | low; };
-  reinterpret_cast<void (*)(void*)>(whole(function_high, function_low))(
-      reinterpret_cast<void*>(whole(stack_high, stack_low)));
-}
-}  // namespace
-
-void Fibers::prepare_stack(Stack& stack) {
-  getcontext(&stack.context);
-  stack.context.uc_stack = {.ss_sp = stack.memory, .ss_flags = 0, .ss_size = stack_bytes};
-  stack.context.uc_link = &main_->context;
-  const uint64_t f = reinterpret_cast<uintptr_t>(&begin), s = reinterpret_cast<uintptr_t>(&stack);
-  makecontext(&stack.context, reinterpret_cast<void (*)()>(&begin_at), 4, static_cast<unsigned>(f >> 32),
-              static_cast<unsigned>(f), static_cast<unsigned>(s >> 32), static_cast<unsigned>(s));
-}
-void Fibers::switch_stacks(Stack& from, Stack& to) { swapcontext(&from.context, &to.context); }
-
-#endif
 
 }  // namespace attn::msl

@@ -1,7 +1,6 @@
 // msl_check FILE.metal FUNCTION: runs a kernel of Metal on the emulator, in several orders of its threads, and reports
 // the first fault in one line. docs/metal.md has an example.
 #include <fmt/format.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "common/base/command_line.h"
 #include "common/base/error.h"
 #include "common/base/number.h"
+#include "common/base/platform.h"
 #include "common/base/run_program.h"
 
 namespace {
@@ -306,7 +306,7 @@ int check_in_process(const Options& options) {
     return 2;
   }
   if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    end_with_parent();
     if (getppid() != parent) _exit(2);
     const rlimit no_core{0, 0}, most{options.seconds, options.seconds + 1};
     setrlimit(RLIMIT_CORE, &no_core);
