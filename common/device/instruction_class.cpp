@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <initializer_list>
 
 namespace attn {
@@ -64,6 +65,41 @@ std::vector<std::string> x86_classes(std::string_view text) {
       name, {"cmp", "test", "ucomi", "vucomi", "comi", "vcomi", "push", "mul", "imul", "div", "idiv", "btl", "btq"});
   classes.push_back(fmt::format("{}_{}", last && !reads ? "store" : "load", bytes_of_operand(name, operands)));
   return classes;
+}
+
+std::vector<std::string> aarch64_classes(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  const std::string_view name = text.substr(0, text.find_first_of(" \t"));
+  std::string_view operands = text.substr(name.size());
+  operands.remove_prefix(std::min(operands.find_first_not_of(" \t{"), operands.size()));
+  if (begins(name, {"bfmmla", "smmla", "ummla", "usmmla"})) return {"matrix"};
+  if (begins(name, {"fmla", "fmls", "fmlal", "fmlsl", "fmadd", "fmsub", "fnmadd", "fnmsub", "bfdot", "bfmlal"})) {
+    return {"multiply_add"};
+  }
+  if (name == "bl" || begins(name, {"blr"})) return {"call"};
+  if (name == "b" || name == "br" || begins(name, {"b.", "cbz", "cbnz", "tbz", "tbnz"})) return {"branch"};
+  const bool loads = begins(name, {"ld"}), stores = begins(name, {"st"});
+  if ((!loads && !stores) || !has(operands, "[")) return {};
+  if (operands.starts_with('z') || operands.starts_with('p')) return {};  // how long registers of SVE are is not known
+  int bytes = 0;
+  const auto of_element = [](char type) {
+    return type == 'b' ? 1 : type == 'h' ? 2 : type == 's' || type == 'w' ? 4 : type == 'q' ? 16 : 8;
+  };
+  if (const size_t dot = operands.find('.'); operands.starts_with('v') && dot != operands.npos) {
+    // Registers in braces, "v0.4s, v1.4s }": whole registers, or one element of each if a number follows.
+    const std::string_view list = operands.substr(0, operands.find('}'));
+    const size_t lanes = list.find_first_not_of("0123456789", dot + 1);
+    if (lanes == list.npos) return {};
+    const bool one_element = lanes == dot + 1 || name.ends_with('r');
+    const int element = of_element(list[lanes]);
+    const int count = one_element ? 1 : std::atoi(std::string(list.substr(dot + 1, lanes - dot - 1)).c_str());
+    bytes = static_cast<int>(std::count(list.begin(), list.end(), 'v')) * count * element;
+  } else if (const char size = name.back(); size == 'b' || size == 'h' || (size == 'w' && has(name, "rs"))) {
+    bytes = of_element(size);
+  } else {
+    bytes = of_element(operands.front()) * (begins(name, {"ldp", "stp", "ldnp", "stnp"}) ? 2 : 1);
+  }
+  return {fmt::format("{}_{}", loads ? "load" : "store", bytes)};
 }
 
 std::vector<std::string> sass_classes(std::string_view name) {

@@ -122,11 +122,11 @@ CodeContents cpu_contents(const std::string& code, const llvm::TargetMachine& ma
 #endif
         // Text after a tab belongs to the operands: "callq\t*".
         if (name) ++found.instructions[llvm::StringRef(name).split('\t').first.str()];
-        if (!triple.isX86()) continue;
+        if (!triple.isX86() && !triple.isAArch64()) continue;
         std::string printed;
         llvm::raw_string_ostream stream(printed);
         printer->printInst(&instruction, at, "", *machine.getMCSubtargetInfo(), stream);
-        placed.push_back({at, x86_classes(stream.str())});
+        placed.push_back({at, triple.isX86() ? x86_classes(stream.str()) : aarch64_classes(stream.str())});
         for (const std::string& one : placed.back().classes) ++found.classes[one];
         uint64_t target = 0;
         if (branches->isBranch(instruction) && branches->evaluateBranch(instruction, at, size, target)) {

@@ -48,6 +48,33 @@ TEST(InstructionClass, OfX86) {
   EXPECT_EQ(x86_classes("\tvaddps\t%zmm0, %zmm1, %zmm2"), Classes{});
 }
 
+TEST(InstructionClass, OfAArch64) {
+  EXPECT_EQ(aarch64_classes("\tfmla\tv0.4s, v1.4s, v2.s[0]"), Classes{"multiply_add"});
+  EXPECT_EQ(aarch64_classes("\tfmla\tz0.s, p0/m, z1.s, z2.s"), Classes{"multiply_add"});
+  EXPECT_EQ(aarch64_classes("\tbfmlalb\tv0.4s, v1.8h, v2.8h"), Classes{"multiply_add"});
+  EXPECT_EQ(aarch64_classes("\tfmadd\ts0, s1, s2, s3"), Classes{"multiply_add"});
+  EXPECT_EQ(aarch64_classes("\tbfmmla\tv0.4s, v1.8h, v2.8h"), Classes{"matrix"});
+  EXPECT_EQ(aarch64_classes("\tldr\tq0, [x1, #16]"), Classes{"load_16"});
+  EXPECT_EQ(aarch64_classes("\tldur\td0, [x1, #-8]"), Classes{"load_8"});
+  EXPECT_EQ(aarch64_classes("\tldr\tw0, [x1, x2, lsl #2]"), Classes{"load_4"});
+  EXPECT_EQ(aarch64_classes("\tldrh\tw0, [x1]"), Classes{"load_2"});
+  EXPECT_EQ(aarch64_classes("\tldrsb\tx0, [x1]"), Classes{"load_1"});
+  EXPECT_EQ(aarch64_classes("\tldrsw\tx0, [x1]"), Classes{"load_4"});
+  EXPECT_EQ(aarch64_classes("\tldp\tq0, q1, [x8], #32"), Classes{"load_32"});
+  EXPECT_EQ(aarch64_classes("\tstp\tx29, x30, [sp, #-16]!"), Classes{"store_16"});
+  EXPECT_EQ(aarch64_classes("\tld1\t{ v0.4s, v1.4s, v2.4s }, [x0]"), Classes{"load_48"});
+  EXPECT_EQ(aarch64_classes("\tld1r\t{ v0.4s }, [x0]"), Classes{"load_4"});
+  EXPECT_EQ(aarch64_classes("\tst1\t{ v0.h }[3], [x0]"), Classes{"store_2"});
+  EXPECT_EQ(aarch64_classes("\tst1\t{ v0.16b }, [x0]"), Classes{"store_16"});
+  EXPECT_EQ(aarch64_classes("\tldr\tz0, [x0]"), Classes{});
+  EXPECT_EQ(aarch64_classes("\tprfm\tpldl1keep, [x0]"), Classes{});
+  EXPECT_EQ(aarch64_classes("\tfadd\tv0.4s, v1.4s, v2.4s"), Classes{});
+  EXPECT_EQ(aarch64_classes("\tbic\tw0, w1, w2"), Classes{});
+  EXPECT_EQ(aarch64_classes("\tbl\t0x10"), Classes{"call"});
+  EXPECT_EQ(aarch64_classes("\tb.ne\t0x10"), Classes{"branch"});
+  EXPECT_EQ(aarch64_classes("\tcbnz\tx0, 0x10"), Classes{"branch"});
+}
+
 TEST(InstructionClass, OfSass) {
   EXPECT_EQ(sass_classes("HGMMA.64x128x16.F32.BF16"), Classes{"matrix"});
   EXPECT_EQ(sass_classes("HMMA.16816.F32.BF16"), Classes{"matrix"});
