@@ -18,8 +18,10 @@ def version():
 
 
 def library(name):
-    """Returns the path of a library. Looks in $ATTENTION_PROTO_LIBRARIES, this package and build/release/bin, in this
-    order. Raises ImportError if no folder has the library."""
+    """Returns the path of a library, which `name` names as on Linux. Looks in $ATTENTION_PROTO_LIBRARIES, this package
+    and build/release/bin, in this order. Raises ImportError if no folder has the library."""
+    if sys.platform == "darwin":
+        name = name.removesuffix(".so") + ".dylib"
     folders = [HERE / "lib", TREE / "build/release/bin"]
     if named := os.environ.get("ATTENTION_PROTO_LIBRARIES"):
         folders.insert(0, pathlib.Path(named))

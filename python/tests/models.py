@@ -40,7 +40,7 @@ from attn_proto import transformers as support  # noqa: E402
 from command_line import Parser  # noqa: E402
 from watched import follow  # noqa: E402
 
-AT_ONCE = min(len(os.sched_getaffinity(0)), 4)  # number of processes
+AT_ONCE = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(), 4)  # number of processes
 SECONDS = 240  # a process that is silent for longer counts as hanging
 TOKENS, VOCABULARY = 20, 128
 TOKEN_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}

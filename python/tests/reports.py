@@ -1034,6 +1034,8 @@ def memory(t):
     def used():
         if t.device != "cpu":
             return -torch.cuda.mem_get_info()[0]
+        if sys.platform == "darwin":
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return resource.getpagesize() * int(pathlib.Path("/proc/self/statm").read_text().split()[1])
 
     run(lengths[0])

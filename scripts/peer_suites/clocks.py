@@ -106,7 +106,7 @@ class Cpu:
     def __init__(self, device):
         if np is None:
             raise Refused("numpy is not installed; scripts/peer_suites/requirements.txt lists the packages")
-        cores = len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         self.threads = int(device.partition("=")[2] or cores)
         if not 1 <= self.threads <= cores:
             raise Refused(f"{self.threads} threads are not allowed; 1 to {cores} are")
@@ -127,7 +127,8 @@ class Cpu:
 
 
 def processor():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
         if line.startswith("model name"):
             return line.split(":")[1].strip()
     return platform.machine()
