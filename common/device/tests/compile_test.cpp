@@ -304,7 +304,7 @@ TEST_F(CompileTest, AFragmentMayBeAProgram) {
 
 TEST_F(CompileTest, ContentsTellTheBusiestLoop) {
   if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add instructions of their own";
-  if (!device_->info().has("avx2")) GTEST_SKIP() << "the test knows only the loop of a processor with AVX2";
+  if (!device_->info().has("avx2") && !device_->info().has("neon")) GTEST_SKIP() << "no fused multiply-adds";
   KernelSource source = kernel_text(
       "extern \"C\" void run(float* const* data, const Threadgroup*) {\n"
       "  float* x = *data; float sum = 0;\n"
