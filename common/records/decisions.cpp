@@ -197,7 +197,10 @@ std::string figure_text(double low, double high, std::string unit, const std::op
     return text(from) == text(to) ? text(from) + tail : fmt::format("{}{} to {}{}", text(from), tail, text(to), tail);
   };
   const std::string each = unit == "x" ? unit : "", last = unit.empty() || unit == "x" ? "" : " " + unit;
-  const std::string brackets = next ? fmt::format(" [{}]", span(next->ci_lo, next->ci_hi, "")) : "";
+  const bool bounded = !next || next->ci_lo <= 0 || next->ci_hi < 1e6 * next->ci_lo;
+  const std::string brackets = !next     ? ""
+                               : bounded ? fmt::format(" [{}]", span(next->ci_lo, next->ci_hi, ""))
+                                         : " [no bound]";
   return span(low, high, each) + brackets + last;
 }
 
@@ -228,6 +231,18 @@ Json empty_row() {
           {"today", true},
           {"example", false},
           {"id", ""}};
+}
+
+/// Adds the day of one of the row's cases. Of a row that has cases of older kernels, `day` is the latest of their days.
+void add_day(Json& row, const std::string& day, bool today) {
+  const bool kept = row.at("today");
+  const std::string known = row.at("day");
+  if (today == kept) {
+    row["day"] = std::max(known, day);
+  } else if (kept) {
+    row["day"] = day;
+  }
+  row["today"] = kept && today;
 }
 
 // ---- choices among measurements
@@ -541,10 +556,9 @@ Json choice_row(const Choice& choice, const Chooser& chooser, const std::vector<
       rates.push_back(result.tflops() * result.main_timing()->median_s / figures.time_s);
     if (figures.share) shares.push_back(*figures.share);
     row["options"] = std::max(row["options"].get<size_t>(), shape->options.size());
-    row["day"] = std::max(row["day"].get<std::string>(), shape->day);
-    if (input.today) {
-      for (const Option& option : shape->options) row["today"] = row["today"] && input.today(*option.result);
-    }
+    add_day(row, shape->day, !input.today || std::ranges::all_of(shape->options, [&](const Option& option) {
+              return input.today(*option.result);
+            }));
   }
   row["what"] = choice.what;
   row["case"] = labels.text(cases);
@@ -643,8 +657,7 @@ Json told_row(const Told& told, const std::vector<ToldFigure>& some, const Label
     exact = exact && one.exact;
     const size_t runs = one.claim->at("findings").size();
     row["runs"] = &one == &some.front() ? runs : std::min(row["runs"].get<size_t>(), runs);
-    row["day"] = std::max(row["day"].get<std::string>(), one.claim->at("ts").get<std::string>().substr(0, 10));
-    row["today"] = row["today"] && one.claim->value("today", true);
+    add_day(row, one.claim->at("ts").get<std::string>().substr(0, 10), one.claim->value("today", true));
   }
   const std::string id = some.front().claim->at("hypothesis");
   const std::string unit = told.unit.empty() ? unit_of(some.front().claim->at("metric")) : told.unit;
@@ -754,8 +767,7 @@ std::vector<Json> counted_rows(const Counted& counted, const DecisionInput& inpu
         if (std::isnan(value)) continue;
         values.push_back(value);
         runs.insert(latest.first);
-        row["day"] = std::max(row["day"].get<std::string>(), latest.first->ts.substr(0, 10));
-        row["today"] = row["today"] && (!input.today || input.today(*latest.second));
+        add_day(row, latest.first->ts.substr(0, 10), !input.today || input.today(*latest.second));
         row["id"] = latest.second->id;
       }
       if (values.empty()) continue;

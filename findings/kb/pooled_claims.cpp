@@ -95,22 +95,22 @@ std::string title_of(const Told* told, const Json& estimate, const Json& hypothe
   return render(data.at("template").at("title"), data);
 }
 
-/// Whether no kernel of the finding has other source code today. `changed`: by the measurement's id. A finding whose
+/// Whether the finding is of today's kernels. `today`: of_today() by the measurement's id. A finding whose
 /// measurements are all lost is not of today's kernels.
-bool is_of_today(const Json& data, const std::map<std::string, bool>& changed) {
+bool is_of_today(const Json& data, const std::map<std::string, bool>& today) {
   size_t known = 0;
   for (const Json& id : data.at("measurements")) {
-    const auto own = changed.find(id.get<std::string>());
-    if (own == changed.end()) continue;
+    const auto own = today.find(id.get<std::string>());
+    if (own == today.end()) continue;
     ++known;
-    if (own->second) return false;
+    if (!own->second) return false;
   }
   return known > 0 || data.at("measurements").empty();
 }
 
 /// `all` is sorted by time. Without a run of the wanted kind, loaded or quiet, there is no claim: null.
 Json pooled_claim(const std::string& key, const std::vector<Told>& all, bool loaded,
-                  const std::vector<Json>& statements, const std::map<std::string, bool>& changed) {
+                  const std::vector<Json>& statements, const std::map<std::string, bool>& today) {
   const auto wanted =
       std::find_if(all.rbegin(), all.rend(), [&](const Told& told) { return told.run.loaded == loaded; });
   if (wanted == all.rend()) return nullptr;
@@ -153,7 +153,7 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all, bool loa
           {"ts", latest.record->ts},
           {"findings", ids},
           {"others", others},
-          {"today", is_of_today(latest.data, changed)},
+          {"today", is_of_today(latest.data, today)},
           {"pair", pair_of(Json{{"data", latest.data}})},
           {"power_capped", conclusion.power_capped},
           {"wrong", rounded(wrong(hypothesis, conclusion), 6)},
@@ -166,9 +166,9 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all, bool loa
 std::vector<Json> pooled_claims(const std::vector<Record>& records, bool loaded, const std::vector<Json>& statements) {
   const Rans rans = rans_of(records);
   std::map<std::string, std::vector<Told>> claims;
-  std::map<std::string, bool> changed;
+  std::map<std::string, bool> today;
   for (const Record& record : records) {
-    if (record.kind == "measurement") changed[record.id] = age_of(record.json()).first == Freshness::changed;
+    if (record.kind == "measurement") today[record.id] = of_today(record.json());
     if (record.kind != "finding") continue;
     Json joined = record.joined();
     Run run = run_of(record, joined, rans);
@@ -177,7 +177,7 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records, bool loaded,
   std::vector<Json> pooled;
   for (auto& [key, all] : claims) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
-    Json claim = pooled_claim(key, all, loaded, statements, changed);
+    Json claim = pooled_claim(key, all, loaded, statements, today);
     if (!claim.is_null()) pooled.push_back(std::move(claim));
   }
   return pooled;

@@ -39,7 +39,7 @@ std::vector<Json> latest_definitions(const std::vector<Json>& pooled) {
 
 std::vector<Json> decision_tables(const std::vector<Record>& records, const std::vector<Json>& pooled) {
   std::map<Place, Known> known;
-  std::map<std::string, bool> changed;  // by the measurement's id
+  std::map<std::string, bool> today;  // of_today() by the measurement's id
   std::set<std::string> devices;
   const auto run_at = [&](const Record& record) -> MeasuredRun& {
     MeasuredRun& run = known[{record.device, record.experiment}].runs[record.run_id()];
@@ -60,7 +60,7 @@ std::vector<Json> decision_tables(const std::vector<Record>& records, const std:
         ++known[{record.device, record.experiment}].left_out;
         continue;
       }
-      changed[record.id] = age_of(json).first == Freshness::changed;
+      today[record.id] = of_today(json);
       run_at(record).results.push_back(measurement_from_json(json));
     } else if (record.kind == "finding" && !of_loaded) {
       const Json compare = record.json().at("data").at("compare");
@@ -88,14 +88,14 @@ std::vector<Json> decision_tables(const std::vector<Record>& records, const std:
         for (const auto& [id, run] : own->second.runs) input.runs.push_back(&run);
         std::ranges::stable_sort(input.runs, {}, &MeasuredRun::ts);
         input.claims = own->second.claims;
-        input.today = [&](const Measurement& result) { return !changed.at(result.id); };
+        input.today = [&](const Measurement& result) { return today.at(result.id); };
       }
       Json table = decisions(input);
       table["left_out"] = own == known.end() ? 0 : own->second.left_out;
       table["older"] = Json::array();
       for (const MeasuredRun* run : input.runs) {
         const bool older =
-            std::ranges::any_of(run->results, [&](const Measurement& result) { return changed.at(result.id); });
+            std::ranges::any_of(run->results, [&](const Measurement& result) { return !today.at(result.id); });
         if (older) table["older"].push_back(run->id);
       }
       if (!table.at("rows").empty() || !others.contains(experiment)) tables.push_back(std::move(table));

