@@ -136,7 +136,7 @@ Topics topics_of(const std::vector<Repeated>& figures) {
 struct Fitted {
   double scale = 0;
   size_t pairs = 0;
-  bool one_device = true;
+  bool few_devices = true;  // fewer than three, so that the scale says little about another one
 };
 
 /// Fits a group without the distances of a run (empty: with all). No result for too few pairs.
@@ -150,7 +150,7 @@ std::optional<Fitted> fit_topic(const Topic& topic, const std::string& without) 
   }
   const size_t pairs = distances.size() / 2;
   if (pairs < least_pairs) return std::nullopt;
-  return Fitted{fit(distances), pairs, devices.size() == 1};
+  return Fitted{fit(distances), pairs, devices.size() < 3};
 }
 
 /// The fits of all groups.
@@ -176,7 +176,7 @@ class Fits {
       const auto& [owner, topic, kind] = key;
       const size_t slash = topic.find('/');
       const bool of_kind = owner == "cpu" || owner == "cuda";
-      if (of_kind && topic != "*" && fitted->one_device) {
+      if (of_kind && topic != "*" && fitted->few_devices) {
         const auto& wider = fits.at({owner, slash == topic.npos ? "*" : topic.substr(0, slash), kind});
         fitted->scale = std::max(fitted->scale, wider->scale);
       }

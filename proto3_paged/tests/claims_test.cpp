@@ -49,6 +49,7 @@ TEST(PagedClaimsTest, OfMadeUpResults) {
                        {"paging_10", "", "refuted"},
                        {"paging_25", "", "supported"},
                        {"prefill_paging", "block_c page_size", "refuted supported"},
+                       {"several_tokens", "q_len", "supported"},
                        {"rate", "", "supported"},
                        {"read_rate", "", "refuted"},
                        {"workers", "workers", "supported"},
