@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <vector>
 
 namespace attn::msl {
@@ -170,6 +171,52 @@ void change_array_parameter(const std::vector<Token>& tokens, size_t at, std::ve
   changes.push_back({tokens[first].begin, tokens[at].end, ""});
 }
 
+// Whether a word begins with a digit, so that it is a number and not a name.
+bool is_number(std::string_view word) { return std::isdigit(static_cast<unsigned char>(word[0])) != 0; }
+
+// In Metal a variable in the constant address space is a constant expression if its first value is one. In C++ an
+// integer must be `const` for that, and an array, a struct or a float `constexpr`. The token at `at` is the word
+// `constant`. If a declaration of variables with first values follows, puts `const` before it, or `constexpr` if the
+// first values consist of numbers and of names in `known`, to which this function adds the declared names.
+void change_constant(const std::vector<Token>& tokens, size_t at, std::set<std::string_view>& known,
+                     std::vector<Change>& changes) {
+  const auto word = [&](size_t i) { return i < tokens.size() ? tokens[i].text : std::string_view(); };
+  for (size_t before = at; before > 0 && is_word(word(before - 1)[0]); --before) {
+    const std::string_view other = word(before - 1);
+    if (other == "const" || other == "constexpr" || other == "extern" || other == "typedef" || other == "using") return;
+  }
+  size_t name = at, words = 0, angles = 0, next = at + 1;
+  for (; next < tokens.size(); ++next) {
+    const std::string_view token = word(next);
+    if (token == "const" || token == "constexpr") return;
+    if (token == "<") ++angles;
+    if (angles == 0 && is_word(token[0])) name = next, ++words;
+    if (angles == 0 && !is_word(token[0]) && token != ":") break;
+    if (token == ">") --angles;
+  }
+  if (words < 2) return;
+  while (word(next) == "[") {
+    while (next < tokens.size() && word(next) != "]") ++next;
+    ++next;
+  }
+  if (word(next) != "=" && word(next) != "{") return;
+  std::vector<std::string_view> declared = {word(name)};
+  bool simple = true;
+  int depth = 0;
+  for (; next < tokens.size() && word(next) != ";"; ++next) {
+    const std::string_view token = word(next);
+    depth += (token == "{" || token == "(") - (token == "}" || token == ")");
+    if (depth == 0 && token == "," && is_word(word(next + 1)[0])) {
+      declared.push_back(word(++next));
+      continue;
+    }
+    if (!is_word(token[0]) || is_number(token) || word(next - 1) == ".") continue;
+    simple = simple && (known.contains(token) || token == "true" || token == "false" || token == "INFINITY");
+  }
+  if (simple) known.insert(declared.begin(), declared.end());
+  changes.push_back({tokens[at].begin, tokens[at].begin, simple ? "constexpr " : "const "});
+}
+
 // Whether the token at `at` ends a literal of type half, such as 1.0h.
 bool is_half_literal(const std::vector<Token>& tokens, size_t at) {
   const Token& token = tokens[at];
@@ -184,6 +231,7 @@ bool is_half_literal(const std::vector<Token>& tokens, size_t at) {
 std::string as_cxx(std::string_view text) {
   const std::vector<Token> tokens = tokens_of(text);
   std::vector<Change> changes;
+  std::set<std::string_view> known;  // constants whose values the compiler can compute from this text alone
   int parentheses = 0;
   for (size_t i = 0; i + 1 < tokens.size(); ++i) {
     parentheses += (tokens[i].text == "(") - (tokens[i].text == ")");
@@ -191,6 +239,8 @@ std::string as_cxx(std::string_view text) {
       i = change_attributes(tokens, text, i + 2, changes);
     } else if (parentheses > 0 && is_space(tokens[i].text)) {
       change_array_parameter(tokens, i, changes);
+    } else if (tokens[i].text == "constant") {
+      change_constant(tokens, i, known, changes);
     } else if (tokens[i].text == "threadgroup" && declares_variable(tokens, i + 1)) {
       const bool after_static = i > 0 && (tokens[i - 1].text == "static" || tokens[i - 1].text == "extern");
       if (!after_static) changes.push_back({tokens[i].begin, tokens[i].begin, "static "});

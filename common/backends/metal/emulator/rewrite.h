@@ -14,6 +14,8 @@ namespace attn::msl {
 /// - A parameter `constant int a[2]` becomes `constant int* a`.
 /// - A member function that is only for objects in device, constant or threadgroup memory, such as `int f() device`, is
 ///   left out.
+/// - A variable in the constant address space with a first value becomes const, or constexpr if its first value
+///   consists of numbers and of such variables. So it is a constant expression, as in Metal.
 /// - A literal such as 1.0h becomes 1.0f16.
 std::string as_cxx(std::string_view text);
 

@@ -189,6 +189,17 @@ TEST(MetalEmulatorTest, Races) {
   EXPECT_FAULT((Case{.text = unfenced, .groups = 2}), "race", "which thread 0 (simdgroup 0, lane 0) of threadgroup");
 }
 
+TEST(MetalEmulatorTest, ConstantMemoryHasConstantExpressions) {
+  const std::string text =
+      "constant uint N = 4, M = N * 2;\nconstant float weights[3] = {1, 2.5f, 3};\n"
+      "struct Tile { int rows; float scale; };\nconstant Tile tile = {7, 1.5f};\nconstant bool flag = true;\n"
+      "constant float scale = 0.5f;\ntemplate <int X>\nstruct Next { static constant int value = X + 1; };\n" +
+      head +
+      "  float x[M], y[tile.rows], z[weights[1] > 2 && flag ? 2 : -1];\n  x[0] = Next<N>::value;\n"
+      "  y[0] = weights[t % 3] * scale;\n  z[0] = sizeof x + sizeof y + sizeof z;\n  out[t] = x[0] + y[0] + z[0];\n}\n";
+  EXPECT_EQ(run({.text = text})[1], 5 + 1.25f + 4 * (8 + 7 + 2));
+}
+
 TEST(MetalEmulatorTest, Divergence) {
   EXPECT_FAULT((Case{.text = head + "  if (t < 20) threadgroup_barrier(mem_flags::mem_none);\n}\n"}), "divergence",
                "threads 0-19 wait at a barrier");
@@ -266,9 +277,16 @@ TEST(MetalEmulatorTest, TextsBecomeCxx) {
             "struct S {\n  int f() const thread { return 1; }\n  \n\n#define Y 1\n\n  int x;\n};");
   EXPECT_EQ(msl::as_cxx("int f(constant const int64_t a[2], int b[3]);"),
             "int f(constant const int64_t * a, int b[3]);");
+  EXPECT_EQ(
+      msl::as_cxx("constant int n [[function_constant(0)]]; constant float x = 1, y[] = {n, x}, *z;"),
+      "constant int n [[clang::annotate(\"function_constant\", 0)]]; const constant float x = 1, y[] = {n, x}, *z;");
+  EXPECT_EQ(msl::as_cxx("constant A a = {x}; constant B b{2}; static constant B c[2] = {b.d, {.e = 3}};"),
+            "const constant A a = {x}; constexpr constant B b{2}; static constexpr constant B c[2] = {b.d, {.e = 3}};");
   EXPECT_EQ(msl::as_cxx("x = 1.0h + 0x1h + y.h;"), "x = 1.0f16 + 0x1h + y.h;");
-  for (const char* same : {"threadgroup float* const x = y;", "f(threadgroup T& x)", "(threadgroup float*)x",
-                           "// threadgroup float x[3];", "[[maybe_unused]] int x;", "\"threadgroup float x;\""}) {
+  for (const char* same :
+       {"threadgroup float* const x = y;", "f(threadgroup T& x)", "(threadgroup float*)x",
+        "constexpr constant int n = 3;", "constant T* f(constant int* p) {}", "remove<constant T> x = y;",
+        "// threadgroup float x[3];", "[[maybe_unused]] int x;", "\"threadgroup float x;\""}) {
     EXPECT_EQ(msl::as_cxx(same), same);
   }
 }

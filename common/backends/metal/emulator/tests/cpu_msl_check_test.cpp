@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 
+#include "common/base/file.h"
+#include "common/source/kernel_source.h"
 #include "common/testing/program.h"
 
 namespace attn {
@@ -48,6 +51,38 @@ TEST_F(MslCheckCliTest, OneLineSaysWhetherAKernelHasAFault) {
   expect("without.metal sum" + buffers, 1, "without.metal: race: thread 0");
   write_text("mark.metal", "\xEF\xBB\xBF" + sum);
   expect("mark.metal sum" + buffers, 0, "no fault");
+}
+
+// The example of docs/metal.md: a message leads to each of the three faults of attention.metal.
+TEST_F(MslCheckCliTest, FindsTheFaultsOfAttention) {
+  std::string text = *read_file(source_root() + "/common/backends/metal/emulator/tests/attention.metal");
+  const auto mend = [&](const std::string& from, const std::string& to) {
+    ASSERT_NE(text.find(from), std::string::npos) << from;
+    text.replace(text.find(from), from.size(), to);
+  };
+  // All weights are equal, so that O has the means of V's rows.
+  const std::string line =
+      "attention.metal attention --grid 3 --threads 256 --buffer 0=f16:random:1280 --buffer 1=f16:zero:1280 "
+      "--buffer 2=f16:index:1280 --buffer 3=f16:nan:1280 --buffer 4=u32:40,32+f32:0.125";
+  write_text("attention.metal", text);
+  expect(line, 1,
+         "limits: attention: a threadgroup needs 33792 bytes of threadgroup memory; at most 32768 are allowed");
+  mend("TILE_KV = 64", "TILE_KV = 32");
+  write_text("attention.metal", text);
+  expect(line, 1, "has infinity or NaN in a comparison; fast mathematics assumes finite numbers; attention.metal:27");
+  mend("= -INFINITY", "= -1.0e30f");
+  write_text("attention.metal", text);
+  expect(line, 1, "race: thread 0 (simdgroup 0, lane 0) writes word 0 (byte 0) of k, which another thread read");
+  mend("    }\n  }\n  for (uint i = 0; i < rows &&",
+       "    }\n    threadgroup_barrier(mem_flags::mem_threadgroup);\n  }\n  for (uint i = 0; i < rows &&");
+  write_text("attention.metal", text);
+  const test::Outcome outcome = run_line(line + " --print 3=f16");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  std::istringstream printed(outcome.out);
+  double value = 0;
+  int count = 0;
+  for (; printed >> value; ++count) EXPECT_EQ(value, 16 * (count / 32) + count % 32);
+  EXPECT_EQ(count, 1280);
 }
 
 TEST_F(MslCheckCliTest, OneLineReportsAnEndlessLoopOrRecursion) {
