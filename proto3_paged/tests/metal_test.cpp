@@ -81,6 +81,18 @@ TEST(MetalDecodeTest, EachHeadDimFits) {
   }
 }
 
+// Threadgroups of one launch hand over parts by coherent pointers and fences, which Metal 3.1 does not have.
+TEST(MetalDecodeTest, JoinsInTheLaunchOnlyInMetal32) {
+  DeviceInfo device = metal();
+  DecodeConfig config{.shape = {}, .dtype = DType::f16, .cache_dtype = DType::f16, .out_dtype = DType::f16};
+  config.shape = {.batch = 2, .q_heads = 4, .kv_heads = 1, .q_len = 1, .kv_len = 100, .head_dim = 64};
+  EXPECT_EQ(decode_plan(config, device, 200).launches.at(0).source.assembler, "-std=metal3.2");
+  std::erase(device.features, "metal3.2");
+  EXPECT_TRUE(decode_plan(config, device, 200).unable.starts_with("reduce=last: it needs Metal 3.2"));
+  config.join_last = false;
+  for (const Launch& launch : decode_plan(config, device, 200).launches) EXPECT_EQ(launch.source.assembler, "");
+}
+
 // --dry-run prints the threadgroup memory that the published study's kernel takes.
 TEST_F(MetalPagedTest, BudgetsOfTheStudy) {
   EXPECT_EQ(study_page_bytes(64, 8), 8704u);  // 8.5 KB

@@ -22,7 +22,10 @@ class MetalDecode : public DecodeOperation {
                        name(config.cache_dtype), name(config.dtype));
   }
 
-  std::string unable_block(const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
+  std::string unable_block(const DecodeConfig& config, const DeviceInfo& device) const override {
+    if (config.join_last && !device.has(metal_3_2)) {
+      return "reduce=last: it needs Metal 3.2 (macOS 15); reduce=launch needs Metal 3.1";
+    }
     constexpr int64_t step = 32;  // the most keys that the simdgroups of a threadgroup process at once
     if (config.block_c % step == 0) return "";
     return fmt::format("block_c {}: on Metal it must be a multiple of {}", config.block_c, step);
@@ -49,6 +52,7 @@ class MetalDecode : public DecodeOperation {
 
   void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const override {
     attend.threads = static_cast<uint32_t>(layout_with(config, tile_rows(config, device)).threads);
+    if (config.join_last) attend.source.assembler = as_metal_3_2;
   }
 
   size_t join_bytes(size_t attend_bytes) const override { return attend_bytes; }

@@ -55,7 +55,7 @@ class EmulatedDevice : public Device {
     info_.backend = "metal";
     info_.name = info_.arch = "emulated";
     info_.toolchain = "clang, with the project's metal_stdlib";
-    info_.features = {"untimed"};
+    info_.features = {"untimed", metal_3_2};
     info_.simd_width = msl::lanes_per_simdgroup;
     info_.threadgroup_memory_bytes = msl::most_threadgroup_bytes;
     info_.last_level_cache_bytes = size_t{8} << 20;
@@ -99,6 +99,7 @@ class EmulatedDevice : public Device {
                      .function = source.entry,
                      .before = prologue(source),
                      .folders = {root},
+                     .language = source.assembler == as_metal_3_2 ? 320 : 310,
                      .key = source.key()};
     text.texts[text.path] = read_source(source, source.path);
     for (const auto& [name, content] : source.includes) text.texts[root + name] = content;

@@ -24,4 +24,8 @@ constexpr size_t metal_threadgroup_bytes(size_t bytes) { return (bytes + 15) / 1
 /// estimates their number from the kernel's matrices.
 constexpr int metal_registers = 128, metal_other_registers = 28;
 
+/// The feature of a device that has Metal 3.2 (macOS 15), and the option (KernelSource::assembler) of kernels that are
+/// written for Metal 3.2. All other kernels are written for Metal 3.1.
+inline constexpr const char *metal_3_2 = "metal3.2", *as_metal_3_2 = "-std=metal3.2";
+
 }  // namespace attn

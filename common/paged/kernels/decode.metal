@@ -22,7 +22,7 @@
 // With APPENDS: ROTARY_DIM (0: nothing is rotated), INTERLEAVED. decode_join has the same constants. Grid: workers; the
 // grid of decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory: MetalDecodeLayout.
 //
-// With JOIN_LAST parts pass between threadgroups of one launch; this needs the fence of Metal 3.2.
+// With JOIN_LAST parts pass between threadgroups of one launch, by coherent pointers and the fence of Metal 3.2.
 //
 // Hooks: score, keys, sink. The keys that a row sees may depend on the row's sequence and query, but not on its head.
 //
@@ -40,6 +40,13 @@
 
 static_assert(CACHE_TYPE == IN_TYPE || (!APPENDS && (CACHE_TYPE == E4M3 || CACHE_TYPE == INT8 || IN_TYPE == F32)),
               "host asks for nothing else");
+
+// The memory of the parts.
+#if JOIN_LAST_VALUE
+#define PART_SPACE coherent(device) device
+#else
+#define PART_SPACE device
+#endif
 
 typedef ElementOf<IN_TYPE>::type Element;
 typedef simdgroup_matrix<Element, 8, 8> Operand;
@@ -475,15 +482,15 @@ struct Worker {
   /// Writes the tile's rows to the part. A row that must be computed anew gets a sum of NaN.
   void leave(long part) {
     if (team != 0) return;
-    device float* const outputs = p.part_o + (part * ROWS + row) * HEAD_DIM + column;
+    PART_SPACE float* const outputs = p.part_o + (part * ROWS + row) * HEAD_DIM + column;
     UNROLL for (int j = 0; j < STEPS; ++j) {
       UNROLL for (int i = 0; i < 2; ++i) outputs[j * 8 + i] = o[j].thread_elements()[i];
     }
     if (column != 0) return;
-    device float* const stats = p.part_stats + (part * ROWS + row) * 2;
+    PART_SPACE float* const stats = p.part_stats + (part * ROWS + row) * 2;
     stats[0] = maximum;
     if (strange) {
-      reinterpret_cast<device uint*>(stats)[1] = 0x7fc00000u;
+      reinterpret_cast<PART_SPACE uint*>(stats)[1] = 0x7fc00000u;
     } else {
       stats[1] = sum;
     }
@@ -498,8 +505,8 @@ struct Worker {
     strange = false;
     for (int worker = first_worker; worker <= last_worker; ++worker) {
       const long part = part_of(worker, worker == first_worker);
-      const device float* const outputs = p.part_o + (part * ROWS + row) * HEAD_DIM + column;
-      const device float* const stats = p.part_stats + (part * ROWS + row) * 2;
+      const PART_SPACE float* const outputs = p.part_o + (part * ROWS + row) * HEAD_DIM + column;
+      const PART_SPACE float* const stats = p.part_stats + (part * ROWS + row) * 2;
       const float theirs = stats[0], their_sum = stats[1], larger = max(maximum, theirs);
       const float factor = fast::exp2(maximum - larger), their_factor = fast::exp2(theirs - larger);
       UNROLL for (int j = 0; j < STEPS; ++j) {
@@ -537,24 +544,24 @@ kernel void decode(constant Params& p [[buffer(0)]], threadgroup uchar* memory [
       continue;
     }
     worker.leave(part_of(index, begins));
-    if (JOIN_LAST) {
-      const int first = worker_of(place.begin, p.workers, blocks), last = worker_of(end - 1, p.workers, blocks);
-      const long head = static_cast<long>(place.sequence.batch) * p.kv_heads + place.kv_head;
-      device atomic_uint* const arrived =
-          reinterpret_cast<device atomic_uint*>(p.arrived + head * worker.line.tiles + place.tile);
-      threadgroup uint* const before = reinterpret_cast<threadgroup uint*>(memory + KV_PLACE);
+#if JOIN_LAST_VALUE
+    const int first = worker_of(place.begin, p.workers, blocks), last = worker_of(end - 1, p.workers, blocks);
+    const long head = static_cast<long>(place.sequence.batch) * p.kv_heads + place.kv_head;
+    device atomic_uint* const arrived =
+        reinterpret_cast<device atomic_uint*>(p.arrived + head * worker.line.tiles + place.tile);
+    threadgroup uint* const before = reinterpret_cast<threadgroup uint*>(memory + KV_PLACE);
+    atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);
+    threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    if (thread_index == 0) *before = atomic_fetch_add_explicit(arrived, 1u, memory_order_relaxed);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const bool is_last = static_cast<int>(*before) == last - first;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (is_last) {
       atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);
-      threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-      if (thread_index == 0) *before = atomic_fetch_add_explicit(arrived, 1u, memory_order_relaxed);
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      const bool is_last = static_cast<int>(*before) == last - first;
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      if (is_last) {
-        atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);
-        worker.join(first, last);
-        if (thread_index == 0) atomic_store_explicit(arrived, 0u, memory_order_relaxed);
-      }
+      worker.join(first, last);
+      if (thread_index == 0) atomic_store_explicit(arrived, 0u, memory_order_relaxed);
     }
+#endif
   }
 }
 

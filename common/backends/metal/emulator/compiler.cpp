@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 
 // Raise this number when the checks of instrument() or the rewriting by as_cxx() change, so that the kernels in the
 // caches are compiled anew.
-constexpr int recipe = 3;
+constexpr int recipe = 4;
 
 fs::path library_folder() { return fs::path(source_root()) / "common/backends/metal/emulator/stdlib"; }
 std::string library_file() { return (library_folder() / "metal_stdlib").string(); }
@@ -103,7 +103,9 @@ std::vector<std::string> arguments_for(const CpuTarget& target) {
   std::vector<std::string> arguments = target.arguments();
   arguments.insert(arguments.end(), {"-x",
                                      "c++",
-                                     "-std=c++20",
+                                     "-std=c++14",  // Apple's compiler too takes newer features as extensions only
+                                     "-Wno-c++17-extensions",
+                                     "-Wno-c++20-extensions",
                                      "-O1",
                                      "-disable-llvm-passes",
                                      "-mrelocation-model",
@@ -208,7 +210,8 @@ Binary Compiler::compile_here(const Source& source) const {
   files->pushOverlay(memory);
 
   std::vector<std::string> arguments = parts_->arguments;
-  arguments.insert(arguments.end(), {"-isystem", library_folder().string()});
+  arguments.insert(arguments.end(),
+                   {"-isystem", library_folder().string(), "-D", fmt::format("__METAL_VERSION__={}", source.language)});
   for (const std::string& folder : source.folders) arguments.insert(arguments.end(), {"-I", folder});
   std::string messages;
   llvm::LLVMContext context;

@@ -5,6 +5,9 @@
 // These are the checks. The message of a fault begins with the name of the check:
 //   race         two threads access a byte, at least one access writes, at least one is not atomic, and no barrier or
 //                fence orders the two
+//   coherence    a threadgroup accesses what another threadgroup wrote, a fence orders the two, but not both accesses
+//   are
+//                atomic or through pointers with coherent(device)
 //   divergence   not all threads reach a barrier; not all lanes of a simdgroup reach a simdgroup function; a shuffle
 //                reads a lane that does not exist
 //   unwritten    a thread reads threadgroup memory that no thread has written
@@ -31,6 +34,7 @@ namespace attn::msl {
 inline constexpr size_t most_threadgroup_bytes = 32768;
 inline constexpr uint32_t most_threads = 1024;
 inline constexpr uint32_t lanes_per_simdgroup = 32;
+inline constexpr int newest_language = 320;  // Metal 3.2, for macOS 15
 
 /// A kernel's text, and everything else that decides the kernel's code.
 struct Source {
@@ -41,6 +45,9 @@ struct Source {
   std::vector<std::string> folders = {};          // #include "NAME" looks in these folders after the file's own folder
   /// Values of [[function_constant(n)]], by the constant's name, or by n in decimal digits.
   std::map<std::string, double> constants = {};
+  /// The version of the language that the kernel is written for, as __METAL_VERSION__: 300, 310 or 320. A feature of a
+  /// later version does not compile.
+  int language = newest_language;
   bool fast_math = true;  // Metal's default: the compiler assumes that no number is infinite or NaN
   std::string key = {};   // the name in errors; empty: the function
 };

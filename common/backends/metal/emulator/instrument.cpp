@@ -83,7 +83,7 @@ class Instrumenter {
   bool is_library(const llvm::DILocation& at) const;
   bool in_library(const llvm::Instruction& instruction) const;
   void touch(llvm::Instruction& before, llvm::Value* address, llvm::Value* bytes, bool writes, bool atomic,
-             uint64_t alignment);
+             bool coherent, uint64_t alignment);
   void access(llvm::Instruction& instruction, llvm::Value* address, llvm::Type* type, bool writes, bool atomic,
               llvm::Align alignment);
   void arithmetic(llvm::Instruction& instruction);
@@ -286,7 +286,7 @@ bool Instrumenter::in_library(const llvm::Instruction& instruction) const {
 }
 
 void Instrumenter::touch(llvm::Instruction& before, llvm::Value* address, llvm::Value* bytes, bool writes, bool atomic,
-                         uint64_t alignment) {
+                         bool coherent, uint64_t alignment) {
   const unsigned space = address->getType()->getPointerAddressSpace();
   if (space != device_space && space != constant_space && space != threadgroup_space) return;
   const uint32_t place = place_of(before);
@@ -300,7 +300,7 @@ void Instrumenter::touch(llvm::Instruction& before, llvm::Value* address, llvm::
   auto* const function = llvm::cast<llvm::Function>(hook.getCallee());
   function->setDoesNotThrow();
   if (!atomic) function->setOnlyAccessesInaccessibleMemory();
-  const uint64_t what = space | uint64_t{writes} << 2 | alignment << 8;
+  const uint64_t what = space | uint64_t{writes} << 2 | uint64_t{coherent} << 3 | alignment << 8;
   builder.CreateCall(hook, {builder.CreateAddrSpaceCast(address, builder.getPtrTy()),
                             builder.CreateZExtOrTrunc(bytes, builder.getInt64Ty()), number(what), number(place)});
 }
@@ -308,7 +308,8 @@ void Instrumenter::touch(llvm::Instruction& before, llvm::Value* address, llvm::
 void Instrumenter::access(llvm::Instruction& instruction, llvm::Value* address, llvm::Type* type, bool writes,
                           bool atomic, llvm::Align alignment) {
   const uint64_t bytes = module_.getDataLayout().getTypeStoreSize(type);
-  touch(instruction, address, number(bytes, 64), writes, atomic, alignment.value());
+  // Only coherent(device) makes an access of the user's text volatile (as_cxx).
+  touch(instruction, address, number(bytes, 64), writes, atomic, instruction.isVolatile(), alignment.value());
 }
 
 // Whether a value is a constant whose elements are all finite. Undefined values count as finite. Constant vectors whose
@@ -440,10 +441,10 @@ void Instrumenter::check(llvm::Function& function) {
       access(*exchange, exchange->getPointerOperand(), exchange->getNewValOperand()->getType(), true, true,
              exchange->getAlign());
     } else if (auto* const copy = llvm::dyn_cast<llvm::MemTransferInst>(instruction)) {
-      touch(*copy, copy->getRawSource(), copy->getLength(), false, false, 1);
-      touch(*copy, copy->getRawDest(), copy->getLength(), true, false, 1);
+      touch(*copy, copy->getRawSource(), copy->getLength(), false, false, copy->isVolatile(), 1);
+      touch(*copy, copy->getRawDest(), copy->getLength(), true, false, copy->isVolatile(), 1);
     } else if (auto* const set = llvm::dyn_cast<llvm::MemSetInst>(instruction)) {
-      touch(*set, set->getRawDest(), set->getLength(), true, false, 1);
+      touch(*set, set->getRawDest(), set->getLength(), true, false, set->isVolatile(), 1);
     } else if (auto* const cast = llvm::dyn_cast<llvm::AddrSpaceCastInst>(instruction)) {
       if (!in_library(*cast) && error.empty()) {
         error = fmt::format("{}: address space: a cast from {} to {} memory", facts.places[place_of(*cast)],

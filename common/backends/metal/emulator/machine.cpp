@@ -124,8 +124,7 @@ class Machine {
   void run();
 
   // ---- what compiled code calls, on a lane's stack
-  void touch(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
-             uint32_t place);
+  void touch(const void* address, Space space, Touch how, size_t alignment, uint32_t place);
   void atomic(const void* address, size_t bytes, Space space, bool writes, size_t alignment, uint32_t place);
   void barrier(bool simdgroup_only, uint32_t memory, uint32_t place);
   void fence(uint32_t memory);
@@ -152,9 +151,8 @@ class Machine {
   [[noreturn]] void diverged() const;
   void pass(uint32_t simdgroup, bool whole_threadgroup, uint32_t memory);
   Region* find(const void* address, Space space);
-  /// Returns whether a touch is wrong. If it is, sets `fault_`.
-  bool is_wrong(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
-                uint32_t place);
+  /// Returns whether a touch is wrong. If it is, sets `fault_`. `how` has no offset yet.
+  bool is_wrong(const void* address, Space space, Touch how, size_t alignment, uint32_t place);
   /// Sets `fault_`. Returns true.
   bool out_of_bounds(const void* address, size_t bytes, Space space, bool writes);
   Actor actor(Space space, uint32_t place) const;
@@ -557,13 +555,14 @@ bool Machine::out_of_bounds(const void* address, size_t bytes, Space space, bool
   return true;
 }
 
-bool Machine::is_wrong(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
-                       uint32_t place) {
+bool Machine::is_wrong(const void* address, Space space, Touch how, size_t alignment, uint32_t place) {
+  const size_t bytes = how.bytes;
+  const bool writes = how.writes, atomic = how.atomic;
   if (bytes == 0) return false;
   Region* const region = find(address, space);
   const auto at = reinterpret_cast<uintptr_t>(address);
   if (!region || at + bytes > region->end()) return out_of_bounds(address, bytes, space, writes);
-  const size_t offset = at - region->begin();
+  const size_t offset = how.offset = at - region->begin();
   const auto word = [&](size_t of) { return fmt::format("word {} (byte {}) of {}", of / 4, of, region->name); };
   if (at % alignment != 0) {
     fault_ = fmt::format("alignment: {} {} {}, whose address is no multiple of {}", who(running_),
@@ -582,8 +581,7 @@ bool Machine::is_wrong(const void* address, size_t bytes, Space space, bool writ
     }
   }
   Conflict conflict;
-  if (!region->touch({offset, bytes, writes, atomic}, actor(space, place), clocks(space), known_, conflict))
-    return false;
+  if (!region->touch(how, actor(space, place), clocks(space), known_, conflict)) return false;
   const Actor& earlier = conflict.earlier;
   // If several threads have read the word, the region notes only one of these threads, which may be this thread.
   const bool itself = earlier.group == group_ + 1 && earlier.thread == running_;
@@ -592,15 +590,17 @@ bool Machine::is_wrong(const void* address, size_t bytes, Space space, bool writ
     const auto its = position(run_.grid, earlier.group - 1);
     other += fmt::format(" of threadgroup ({}, {}, {})", its[0], its[1], its[2]);
   }
-  fault_ = fmt::format("race: {} {} {}, which {} {} at {}, and no barrier orders the two", who(running_),
-                       writes ? "writes" : "reads", word(conflict.offset), other,
-                       conflict.earlier_wrote ? "wrote" : "read", where(earlier.place));
+  fault_ = fmt::format("{}: {} {} {}, which {} {} at {}, and {}", conflict.ordered ? "coherence" : "race",
+                       who(running_), writes ? "writes" : "reads", word(conflict.offset), other,
+                       conflict.earlier_wrote ? "wrote" : "read", where(earlier.place),
+                       conflict.ordered ? fmt::format("the {} is not through a pointer with coherent(device)",
+                                                      how.coherent || atomic ? "earlier access" : "access")
+                                        : "no barrier orders the two");
   return true;
 }
 
-void Machine::touch(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
-                    uint32_t place) {
-  if (is_wrong(address, bytes, space, writes, atomic, alignment, place)) fault(place);
+void Machine::touch(const void* address, Space space, Touch how, size_t alignment, uint32_t place) {
+  if (is_wrong(address, space, how, alignment, place)) fault(place);
 }
 
 void Machine::acquire() {
@@ -609,7 +609,7 @@ void Machine::acquire() {
 }
 
 void Machine::atomic(const void* address, size_t bytes, Space space, bool writes, size_t alignment, uint32_t place) {
-  touch(address, bytes, space, writes, true, alignment, place);
+  touch(address, space, {.bytes = bytes, .writes = writes, .atomic = true}, alignment, place);
   if (space == Space::device) {
     Releases& handed_over = by_address_[address];
     for (const auto& [group, release] : handed_over) {
@@ -675,7 +675,7 @@ void Machine::matrix_memory(void* elements, const void* address, unsigned type, 
     const int64_t index = (row + matrix[2]) * matrix[0] + column + matrix[1];
     auto* const in_memory = static_cast<std::byte*>(const_cast<void*>(address)) + index * static_cast<int64_t>(size);
     auto* const in_lane = static_cast<std::byte*>(elements) + i * size;
-    touch(in_memory, size, space, writes, false, size, place);
+    touch(in_memory, space, {.bytes = size, .writes = writes}, size, place);
     std::memcpy(writes ? in_memory : in_lane, writes ? in_lane : in_memory, size);
   }
 }
@@ -708,7 +708,8 @@ Space space_of(uint32_t number) { return static_cast<Space>(number); }
 
 extern "C" {
 static void msl_touch(const void* address, uint64_t bytes, uint32_t what, uint32_t place) {
-  machine->touch(address, bytes, space_of(what & 3), (what >> 2 & 1) != 0, false, what >> 8, place);
+  machine->touch(address, space_of(what & 3),
+                 {.bytes = bytes, .writes = (what >> 2 & 1) != 0, .coherent = (what >> 3 & 1) != 0}, what >> 8, place);
 }
 static void msl_atomic(const void* address, uint64_t bytes, uint32_t what, uint32_t place) {
   machine->atomic(address, bytes, space_of(what & 3), (what >> 2 & 1) != 0, what >> 8, place);

@@ -67,7 +67,14 @@ bool Region::conflicts(Unit& unit, const Touch& touch, const Actor& actor, const
     return earlier.group == 0 || came_before(earlier, actor, clocks, known);
   };
   if (!(touch.atomic && unit.wrote_atomic) && !before(unit.writer)) {
-    conflict = {unit.writer, true, 0};
+    conflict = {unit.writer, true};
+    return true;
+  }
+  // Device memory is coherent within a threadgroup only. What another threadgroup wrote may still lie in its cache, and
+  // this threadgroup's cache may hold the bytes from before, unless both touches pass the caches.
+  const bool coherent = touch.coherent || touch.atomic;
+  if (unit.writer.group != 0 && unit.writer.group != actor.group && !(coherent && unit.wrote_coherent)) {
+    conflict = {unit.writer, true, true};
     return true;
   }
   const bool read_before = before(unit.reader);
@@ -94,11 +101,12 @@ bool Region::conflicts(Unit& unit, const Touch& touch, const Actor& actor, const
       }
     }
     if (!free) {
-      conflict = {unit.reader, false, 0};
+      conflict = {unit.reader, false};
       return true;
     }
     unit.writer = actor;
     unit.wrote_atomic = touch.atomic;
+    unit.wrote_coherent = coherent;
     return false;
   }
   const Actor& reader = unit.reader;

@@ -46,13 +46,15 @@ using Releases = std::map<uint32_t, Release>;
 struct Conflict {
   Actor earlier;
   bool earlier_wrote = false;
-  size_t offset = 0;  // of the first byte in conflict, from the region's begin
+  bool ordered = false;  // a fence orders the two, but the memory of the two threadgroups is not coherent
+  size_t offset = 0;     // of the first byte in conflict, from the region's begin
 };
 
 /// A read or a write of some bytes.
 struct Touch {
   size_t offset = 0, bytes = 0;
   bool writes = false, atomic = false;
+  bool coherent = false;  // through a pointer with coherent(device)
 };
 
 /// A range of bytes: a buffer, a constant, or an array in threadgroup memory.
@@ -82,7 +84,7 @@ class Region {
   struct Unit {
     Actor writer, reader;  // group 0: none
     Readers readers = one;
-    bool wrote_atomic = false, read_atomic = false;
+    bool wrote_atomic = false, read_atomic = false, wrote_coherent = false;
   };
   // A page has a unit for each word. At the first touch of a part of a word, the page gets a unit for each byte.
   static constexpr size_t page_bytes = 4096;

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -164,7 +165,7 @@ std::vector<std::byte> contents(const std::string& text, uint32_t seed) {
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 struct Options {
-  std::string file, function, grid = "1", threads = "32", math = "fast", print;
+  std::string file, function, grid = "1", threads = "32", math = "fast", language = "3.2", print;
   std::vector<std::string> buffers, threadgroup, constants, declared, folders;
   uint32_t orders = 6, seed = 1, seconds = 60;
   bool messages = false;
@@ -220,6 +221,13 @@ int check(const Options& options) {
     throw BadInput(fmt::format("--math {}: not allowed; allowed are fast, safe", options.math));
   }
   source.fast_math = options.math == "fast";
+  constexpr std::pair<const char*, int> languages[] = {{"3.0", 300}, {"3.1", 310}, {"3.2", msl::newest_language}};
+  const auto* const language =
+      std::ranges::find_if(languages, [&](const auto& known) { return options.language == known.first; });
+  if (language == std::end(languages)) {
+    throw BadInput(fmt::format("--language {}: not allowed; allowed are 3.0, 3.1, 3.2", options.language));
+  }
+  source.language = language->second;
   for (const std::string& constant : options.constants) {
     const size_t at = constant.find('=');
     if (at == std::string::npos) throw BadInput(fmt::format("--constant {}: it must be NAME=VALUE", constant));
@@ -347,6 +355,7 @@ int main(int argc, char** argv) {
   app.add_option("--declare", options.declared, "NAME=VALUE, an int that the text uses and does not declare");
   app.add_option("--include", options.folders, "a folder in which #include looks");
   app.add_option("--math", options.math, "fast, or safe: infinity and NaN are allowed")->capture_default_str();
+  app.add_option("--language", options.language, "the version of Metal's language: 3.0, 3.1 or 3.2; default 3.2");
   number_option<uint32_t, uint32_t>(app, "--orders", options.orders, 1, 1'000'000, "N",
                                     "in how many orders of its threads the kernel runs; default 6");
   number_option<uint32_t, uint32_t>(app, "--seed", options.seed, 0, UINT32_MAX, "N",

@@ -217,6 +217,20 @@ void change_constant(const std::vector<Token>& tokens, size_t at, std::set<std::
   changes.push_back({tokens[at].begin, tokens[at].begin, simple ? "constexpr " : "const "});
 }
 
+// Changes `coherent`, `coherent(device)` and `coherent(system)` to a macro of the library. Returns the index of the
+// last token.
+size_t change_coherent(const std::vector<Token>& tokens, size_t at, std::vector<Change>& changes) {
+  const auto word = [&](size_t i) { return i < tokens.size() ? tokens[i].text : std::string_view(); };
+  size_t last = at;
+  if (word(at + 1) == "(" && (word(at + 2) == "device" || word(at + 2) == "system") && word(at + 3) == ")") {
+    last = at + 3;
+  } else if (word(at + 1) != "device" && (at == 0 || word(at - 1) != "device")) {
+    return at;  // a name of the user's
+  }
+  changes.push_back({tokens[at].begin, tokens[last].end, "msl_coherent"});
+  return last;
+}
+
 // Whether the token at `at` ends a literal of type half, such as 1.0h.
 bool is_half_literal(const std::vector<Token>& tokens, size_t at) {
   const Token& token = tokens[at];
@@ -241,6 +255,13 @@ std::string as_cxx(std::string_view text) {
       change_array_parameter(tokens, i, changes);
     } else if (tokens[i].text == "constant") {
       change_constant(tokens, i, known, changes);
+    } else if (tokens[i].text == "coherent") {
+      i = change_coherent(tokens, i, changes);
+    } else if (tokens[i].text == "volatile") {
+      changes.push_back({tokens[i].begin, tokens[i].end, ""});
+    } else if (tokens[i].text == "long" && tokens[i + 1].text == "long") {
+      changes.push_back({tokens[i].begin, tokens[i + 1].end, "msl_long_long"});
+      ++i;
     } else if (tokens[i].text == "threadgroup" && declares_variable(tokens, i + 1)) {
       const bool after_static = i > 0 && (tokens[i - 1].text == "static" || tokens[i - 1].text == "extern");
       if (!after_static) changes.push_back({tokens[i].begin, tokens[i].begin, "static "});

@@ -23,6 +23,7 @@ struct Case {
   size_t threadgroup_bytes = 0;
   bool fast_math = true;
   std::map<std::string, double> constants = {};
+  int language = msl::newest_language;
 };
 
 const msl::Compiler& compiler() {
@@ -32,7 +33,11 @@ const msl::Compiler& compiler() {
 
 // Runs a kernel in all orders. Returns buffer 1; throws what the emulator throws.
 std::vector<float> run(const Case& test) {
-  msl::Source source{.path = "k.metal", .function = "k", .constants = test.constants, .fast_math = test.fast_math};
+  msl::Source source{.path = "k.metal",
+                     .function = "k",
+                     .constants = test.constants,
+                     .language = test.language,
+                     .fast_math = test.fast_math};
   source.texts["k.metal"] = "#include <metal_stdlib>\nusing namespace metal;\n#line 1\n" + test.text;
   const msl::Kernel kernel(compiler().compile(source));
   std::vector<float> in = test.in, first;
@@ -73,6 +78,19 @@ const std::string head =
     "kernel void k(const device float* in [[buffer(0)]], device float* out [[buffer(1)]],\n"
     "              uint t [[thread_index_in_threadgroup]], uint g [[threadgroup_position_in_grid]]) {\n";
 
+// The last threadgroup that arrives adds the numbers that all four threadgroups wrote through pointers of type `part`.
+std::string join(const std::string& part) {
+  return head + "  " + part +
+         "* const parts = out;\n  threadgroup uint before;\n  if (t == 0) parts[g] = in[g] + 1;\n" +
+         "  atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);\n"
+         "  threadgroup_barrier(mem_flags::mem_device);\n"
+         "  if (t == 0) before = atomic_fetch_add_explicit((device atomic_uint*)(out + 40), 1u, "
+         "memory_order_relaxed);\n"
+         "  threadgroup_barrier(mem_flags::mem_threadgroup);\n  if (before != 3) return;\n"
+         "  atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);\n"
+         "  if (t == 0) out[50] = parts[0] + parts[1] + parts[2] + parts[3];\n}\n";
+}
+
 TEST(MetalEmulatorTest, RightKernelsRaiseNoAlarm) {
   // A sum over a threadgroup, by way of threadgroup memory.
   const std::string sum = head +
@@ -92,17 +110,9 @@ TEST(MetalEmulatorTest, RightKernelsRaiseNoAlarm) {
   uint32_t bits;
   std::memcpy(&bits, &counted, 4);
   EXPECT_EQ(bits, 2u * 64 * 3);
-  // The last threadgroup that arrives adds the numbers that all threadgroups wrote.
-  const std::string join = head +
-                           "  threadgroup uint before;\n  if (t == 0) out[g] = in[g] + 1;\n"
-                           "  atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);\n"
-                           "  threadgroup_barrier(mem_flags::mem_device);\n"
-                           "  if (t == 0) before = atomic_fetch_add_explicit((device atomic_uint*)(out + 40), 1u, "
-                           "memory_order_relaxed);\n"
-                           "  threadgroup_barrier(mem_flags::mem_threadgroup);\n  if (before != 3) return;\n"
-                           "  atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);\n"
-                           "  if (t == 0) out[50] = out[0] + out[1] + out[2] + out[3];\n}\n";
-  EXPECT_EQ(run({.text = join, .groups = 4})[50], 10);
+  for (const char* part : {"coherent(device) device float", "device coherent float"}) {
+    EXPECT_EQ(run({.text = join(part), .groups = 4})[50], 10) << part;
+  }
 }
 
 // A threadgroup of 6 threads has a quad of 2 threads.
@@ -189,6 +199,19 @@ TEST(MetalEmulatorTest, Races) {
   EXPECT_FAULT((Case{.text = unfenced, .groups = 2}), "race", "which thread 0 (simdgroup 0, lane 0) of threadgroup");
 }
 
+// A fence orders the touches of two threadgroups, but does not make their memory coherent.
+TEST(MetalEmulatorTest, Coherence) {
+  EXPECT_FAULT((Case{.text = join("device float"), .groups = 4}), "coherence",
+               "of threadgroup (0, 0, 0) wrote at k.metal:5, and the access is not through a pointer with coherent");
+  EXPECT_FAULT((Case{.text = join("volatile device float"), .groups = 4}), "coherence", "reads word 0 (byte 0)");
+  // One of the two pointers is coherent.
+  std::string writer = join("coherent(device) device float"), reader = join("device float");
+  writer.replace(writer.find("parts[0] +"), 8, "out[0]");
+  EXPECT_FAULT((Case{.text = writer, .groups = 4}), "coherence", "and the access is not");
+  reader.replace(reader.find("parts[0] +"), 8, "((coherent(device) device float*)out)[0]");
+  EXPECT_FAULT((Case{.text = reader, .groups = 4}), "coherence", "and the earlier access is not");
+}
+
 TEST(MetalEmulatorTest, ConstantMemoryHasConstantExpressions) {
   const std::string text =
       "constant uint N = 4, M = N * 2;\nconstant float weights[3] = {1, 2.5f, 3};\n"
@@ -198,6 +221,30 @@ TEST(MetalEmulatorTest, ConstantMemoryHasConstantExpressions) {
       "  float x[M], y[tile.rows], z[weights[1] > 2 && flag ? 2 : -1];\n  x[0] = Next<N>::value;\n"
       "  y[0] = weights[t % 3] * scale;\n  z[0] = sizeof x + sizeof y + sizeof z;\n  out[t] = x[0] + y[0] + z[0];\n}\n";
   EXPECT_EQ(run({.text = text})[1], 5 + 1.25f + 4 * (8 + 7 + 2));
+}
+
+TEST(MetalEmulatorTest, RefusesWhatTheLanguageLacks) {
+  const std::string fence =
+      head + "  atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);\n}\n";
+  const std::string coherent = head + "  coherent(device) device float* p = out;\n  p[t] = 1;\n}\n";
+  const std::string narrow = head + "  bfloat x = in[t];\n  out[t] = x;\n}\n";
+  for (const auto& [text, least] : {std::pair{fence, 320}, {coherent, 320}, {narrow, 310}}) {
+    EXPECT_EQ(fault({.text = text, .language = least}), "no fault");
+    const std::string found = fault({.text = text, .language = least - 10});
+    EXPECT_NE(found.find(least == 320 ? "needs Metal 3.2" : "needs Metal 3.1"), std::string::npos) << found;
+  }
+  // Text that the preprocessor leaves out is not refused.
+  EXPECT_EQ(
+      fault({.text = "#if __METAL_VERSION__ >= 320\n" + fence + "#else\n" + head + "}\n#endif\n", .language = 310}),
+      "no fault");
+  for (const char* line :
+       {"double x = 1;", "long long x = 1;", "goto end; end: out[t] = 1;", "struct A { virtual void f() {} };",
+        "int* x = new int;", "static thread_local int x;", "throw 1;", "int n = typeid(in);"}) {
+    const std::string found = fault({.text = head + line + "\n}\n"});
+    EXPECT_NE(found.find("error: Metal has no"), std::string::npos) << found;
+  }
+  EXPECT_NE(fault({.text = "template <class T>\nconcept All = true;\n" + head + "}\n"}).find("error: "),
+            std::string::npos);
 }
 
 TEST(MetalEmulatorTest, Divergence) {
@@ -282,6 +329,8 @@ TEST(MetalEmulatorTest, TextsBecomeCxx) {
       "constant int n [[clang::annotate(\"function_constant\", 0)]]; const constant float x = 1, y[] = {n, x}, *z;");
   EXPECT_EQ(msl::as_cxx("constant A a = {x}; constant B b{2}; static constant B c[2] = {b.d, {.e = 3}};"),
             "const constant A a = {x}; constexpr constant B b{2}; static constexpr constant B c[2] = {b.d, {.e = 3}};");
+  EXPECT_EQ(msl::as_cxx("coherent(device) device int* volatile a; int coherent = b + coherent(c);"),
+            "msl_coherent device int*  a; int coherent = b + coherent(c);");
   EXPECT_EQ(msl::as_cxx("x = 1.0h + 0x1h + y.h;"), "x = 1.0f16 + 0x1h + y.h;");
   for (const char* same :
        {"threadgroup float* const x = y;", "f(threadgroup T& x)", "(threadgroup float*)x",

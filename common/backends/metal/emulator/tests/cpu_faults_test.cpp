@@ -33,6 +33,8 @@ std::string expected(const MetalFault& fault) {
       return begin + "race: " + touches + "(threadgroup\\(0\\)|found)" + other + at;
     case FoundBy::race_on_device:
       return begin + "race: " + touches + "a buffer of [0-9]+ bytes" + other + at;
+    case FoundBy::coherence:
+      return begin + "coherence: " + touches + "a buffer of [0-9]+ bytes, which " + thread + " of threadgroup .*" + at;
     case FoundBy::barrier:
       return begin + "divergence: .*thread.* barrier .*" + at;
     case FoundBy::divergence:

@@ -109,6 +109,7 @@ TEST_F(MslCheckCliTest, BadInputGivesStatus2AndOneLineWithoutMessages) {
         {"sum.metal other" + buffers, "sum.metal has no kernel other"},
         {"noise.metal sum" + buffers, "noise.metal does not compile: noise.metal:"},
         {"sum.metal sum --orders 0" + buffers, "--orders"},
+        {"sum.metal sum --language 2.4" + buffers, "--language 2.4: not allowed; allowed are 3.0, 3.1, 3.2"},
         {"sum.metal sum --seconds 0" + buffers, "--seconds"},
         {"sum.metal sum --buffer 1=f32:zero:1" + buffers, "--buffer 1 is given twice"},
         {"sum.metal sum --grid x" + buffers, "--grid x: not allowed; an integer from 0 to 4294967295"}}) {

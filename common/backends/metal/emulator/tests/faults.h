@@ -14,6 +14,7 @@ namespace attn::test {
 enum class FoundBy {
   race_in_threadgroup,  // two threads touch one word of threadgroup memory, and no barrier orders the two
   race_on_device,       // two threads touch one word of device memory, and no barrier orders the two
+  coherence,            // a threadgroup reads what another wrote, and a pointer is not coherent(device)
   barrier,              // a barrier that not all threads reach
   divergence,           // a simdgroup function that not all lanes reach
   unwritten,            // threadgroup memory is read before it is written
@@ -218,6 +219,8 @@ inline std::vector<MetalFault> metal_faults() {
        "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);", barrier_text, cache},
       {"decode_arrives_without_fence", race_on_device, decode,
        "atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);", "", cache},
+      {"decode_parts_not_coherent", FoundBy::coherence, decode, "#define PART_SPACE coherent(device) device",
+       "#define PART_SPACE device", cache},
       // A part that its worker has not written yet is NaN.
       {"decode_every_worker_joins", fast_math, decode, "if (is_last) {", "if (true) {", cache},
       {"decode_all_lanes_arrive", race_in_threadgroup, decode, "if (thread_index == 0) *before", "*before", cache},
