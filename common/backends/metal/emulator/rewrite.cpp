@@ -231,13 +231,15 @@ size_t change_coherent(const std::vector<Token>& tokens, size_t at, std::vector<
   return last;
 }
 
-// Whether the token at `at` ends a literal of type half, such as 1.0h.
+// Whether the token at `at` ends a literal of type half, such as 1.0h or 16.h.
 bool is_half_literal(const std::vector<Token>& tokens, size_t at) {
   const Token& token = tokens[at];
-  if (token.text.size() < 2 || token.text.back() != 'h') return false;
+  if (token.text.back() != 'h' || at == 0 || tokens[at - 1].text != "." || tokens[at - 1].end != token.begin) {
+    return false;
+  }
   const std::string_view digits = token.text.substr(0, token.text.size() - 1);
-  return digits.find_first_not_of("0123456789") == std::string_view::npos && at > 0 && tokens[at - 1].text == "." &&
-         tokens[at - 1].end == token.begin;
+  if (digits.empty()) return at > 1 && is_number(tokens[at - 2].text) && tokens[at - 2].end == tokens[at - 1].begin;
+  return digits.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 }  // namespace
@@ -250,6 +252,15 @@ std::string as_cxx(std::string_view text) {
   for (size_t i = 0; i + 1 < tokens.size(); ++i) {
     parentheses += (tokens[i].text == "(") - (tokens[i].text == ")");
     if (tokens[i].text == "[" && tokens[i + 1].text == "[" && tokens[i + 1].begin == tokens[i].end) {
+      if (i > 0 && tokens[i - 1].text == "template") {  // template [[host_name("k")]] [[kernel]] ...
+        const size_t begin = tokens[i].begin;
+        for (int depth = 0; i < tokens.size(); ++i) {
+          depth += (tokens[i].text == "[") - (tokens[i].text == "]");
+          if (depth == 0 && (i + 1 >= tokens.size() || tokens[i + 1].text != "[")) break;
+        }
+        changes.push_back({begin, i < tokens.size() ? tokens[i].end : text.size(), ""});
+        continue;
+      }
       i = change_attributes(tokens, text, i + 2, changes);
     } else if (parentheses > 0 && is_space(tokens[i].text)) {
       change_array_parameter(tokens, i, changes);

@@ -18,7 +18,8 @@ namespace attn::msl {
 ///   consists of numbers and of such variables. So it is a constant expression, as in Metal.
 /// - coherent(device) and coherent(system) become msl_coherent, which metal_stdlib defines as volatile. The word
 ///   `volatile` is left out, so that no other access is volatile. `long long` becomes msl_long_long.
-/// - A literal such as 1.0h becomes 1.0f16.
+/// - A literal such as 1.0h becomes 1.0f16. The attribute of an instance, as in template [[host_name("k")]] kernel ...,
+///   is left out.
 std::string as_cxx(std::string_view text);
 
 }  // namespace attn::msl

@@ -331,7 +331,9 @@ TEST(MetalEmulatorTest, TextsBecomeCxx) {
             "const constant A a = {x}; constexpr constant B b{2}; static constexpr constant B c[2] = {b.d, {.e = 3}};");
   EXPECT_EQ(msl::as_cxx("coherent(device) device int* volatile a; int coherent = b + coherent(c);"),
             "msl_coherent device int*  a; int coherent = b + coherent(c);");
-  EXPECT_EQ(msl::as_cxx("x = 1.0h + 0x1h + y.h;"), "x = 1.0f16 + 0x1h + y.h;");
+  EXPECT_EQ(msl::as_cxx("x = 1.0h + 0x1h + y.h + 16.h;"), "x = 1.0f16 + 0x1h + y.h + 16.f16;");
+  EXPECT_EQ(msl::as_cxx("template [[host_name(\"f\")]] [[kernel]] decltype(f<1>) f<1>;"),
+            "template  decltype(f<1>) f<1>;");
   for (const char* same :
        {"threadgroup float* const x = y;", "f(threadgroup T& x)", "(threadgroup float*)x",
         "constexpr constant int n = 3;", "constant T* f(constant int* p) {}", "remove<constant T> x = y;",
