@@ -56,6 +56,8 @@ std::string expected(const MetalFault& fault) {
       return "does not compile:\\s*the function constant MOST_SCORE \\(7\\) has no value";
     case FoundBy::compiler:
       return file + ":[0-9]+:[0-9]+: error: cannot initialize .*'device float \\*const'.*'threadgroup float \\*'";
+    case FoundBy::later_version:
+      return file + ":[0-9]+:[0-9]+: error: 'atomic_thread_fence' is unavailable: it needs Metal 3\\.2";
     case FoundBy::oracle:
       return "0 ok, 1 wrong, 0 skipped";
   }

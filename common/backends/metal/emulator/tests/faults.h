@@ -24,6 +24,7 @@ enum class FoundBy {
   address_space,        // an access to another address space than the pointer's
   constant,             // a function constant without a value
   compiler,             // a compile error
+  later_version,        // a feature of a later version of the language than the kernel's
   oracle,               // the results differ from the oracle's
 };
 
@@ -221,6 +222,8 @@ inline std::vector<MetalFault> metal_faults() {
        "atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);", "", cache},
       {"decode_parts_not_coherent", FoundBy::coherence, decode, "#define PART_SPACE coherent(device) device",
        "#define PART_SPACE device", cache},
+      {"decode_fence_in_metal_3_1", later_version, decode, "#if JOIN_LAST_VALUE\n    const int first",
+       "#if 1\n    const int first", by_launch},
       // A part that its worker has not written yet is NaN.
       {"decode_every_worker_joins", fast_math, decode, "if (is_last) {", "if (true) {", cache},
       {"decode_all_lanes_arrive", race_in_threadgroup, decode, "if (thread_index == 0) *before", "*before", cache},
