@@ -121,7 +121,7 @@ def load(paths):
                 problems.append(f"{path} line {number}: no record")
         gc.freeze()  # keeps Python from searching the records for reference cycles; there are none
     join_runs(findings.values(), {header["run"]["id"]: header for header in headers.values()})
-    loaded = {header["run"]["id"] for header in headers.values() if header["session"].get("loaded")}
+    loaded = {header["run"]["id"] for header in headers.values() if header.get("session", {}).get("loaded")}
     for measurement in measurements.values():
         measurement["loaded"] = measurement["run_id"] in loaded  # so no page prints its figures
     whole, alone = [], collections.Counter()
