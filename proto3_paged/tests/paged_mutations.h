@@ -100,10 +100,10 @@ inline std::vector<PagedMutation> decode_mutations(bool cuda) {
 inline std::vector<PagedMutation> wide_mutations() {
   const std::string file = "common/paged/kernels/decode_wgmma.cuda.cu", appends = "append=fused page_order=random";
   return {
-      {"leaves out the last part", file, "if (first + i > parts.last) break;", "if (first + i >= parts.last) break;"},
-      {"adds a part twice", file, "if (first + i > parts.last) break;", ""},
-      {"takes another part of the first worker", file, "part_number(worker, worker == parts.first)",
-       "part_number(worker, worker != parts.first)"},
+      {"leaves out the last part", file, "if (these + i > parts.last) break;", "if (these + i >= parts.last) break;"},
+      {"adds a part that was not loaded", file, "if (these + i > parts.last) break;", ""},
+      {"takes another part of the first worker", file, "part_number(worker + i, worker + i == parts.first)",
+       "part_number(worker + i, worker + i != parts.first)"},
       {"does not reset the number of rows that are taken", file, "*taken = 0;", ""},
       {"does not reset the number of parts", file, "*arrived = 0;", ""},
       {"makes the window of all queries the last query's", file, "visible_keys(rows[r].query,",

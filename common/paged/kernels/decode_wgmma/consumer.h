@@ -148,14 +148,19 @@ struct Consumer {
     const bool masked =
         first_key + BLOCK_C > min(end[0], end[1]) || (!KEYS_BEGIN_AT_ZERO && first_key < max(begin[0], begin[1]));
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
-      const int r = i / 2 % 2, key = first_key + i / 4 * 8 + column + i % 2;
       if constexpr (FOLD) {
         s[i] = __fmul_rn(s[i], scale_log2);  // rounded, as the shift is, before the subtraction
       } else {
+        const int r = i / 2 % 2, key = first_key + i / 4 * 8 + column + i % 2;
         s[i] =
             score(__fmul_rn(s[i], p.scale), rows[r].query, key, line.context_of(here.batch, rows[r].head, here.keys));
       }
-      if (masked && (key >= end[r] || (!KEYS_BEGIN_AT_ZERO && key < begin[r]))) s[i] = -infinity();
+    }
+    if (masked) {
+      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+        const int r = i / 2 % 2, key = first_key + i / 4 * 8 + column + i % 2;
+        if (key >= end[r] || (!KEYS_BEGIN_AT_ZERO && key < begin[r])) s[i] = -infinity();
+      }
     }
   }
 
@@ -209,6 +214,8 @@ struct Consumer {
       release(ring.index);
       finish_scores(here, first_key);
       softmax();
+      // A branch that is never taken, on the sums. Without it ptxas moves the wait for P V before the exponentials.
+      if (sum[0] < 0 || sum[1] < 0) __trap();
       mma_wait<0>();
       if (i > 0) release(values.index);
       UNROLL for (int j = 0; j < BLOCK_C / 4; ++j) weights[j] = pack<IN_TYPE>(s[2 * j], s[2 * j + 1]);

@@ -7,58 +7,82 @@
 
 namespace {
 
-/// Joins the parts of rows number to number + COUNT - 1 (below `end`) of a tile, and writes the rows. A lane loads its
-/// elements of AT_ONCE parts of all these rows before it uses the first of them. All lanes of a warp call this
-/// function.
-template <int COUNT, int AT_ONCE>
-DEVICE void join_rows(const Params& p, const Line& line, const Place& place, const Parts& parts, int number, int end) {
-  constexpr int units = HEAD_DIM / 4, of_lane = (units + WARP - 1) / WARP;  // a unit is four columns
-  const int lane = threadIdx.x % WARP;
-  Joined joined[COUNT][of_lane];
-#pragma unroll 1
-  for (int first = parts.first; first <= parts.last; first += AT_ONCE) {
-    float2 stats[COUNT][AT_ONCE];
-    float4 part[COUNT][AT_ONCE][of_lane];
-    UNROLL for (int i = 0; i < AT_ONCE; ++i) {
-      const int worker = min(first + i, parts.last);
-      UNROLL for (int row = 0; row < COUNT; ++row) {
-        const long long at = part_number(worker, worker == parts.first) * ROWS + min(number + row, end - 1);
-        stats[row][i] = __ldcg(reinterpret_cast<const float2*>(p.part_stats) + at);
-        UNROLL for (int j = 0; j < of_lane; ++j) {
-          part[row][i][j] =
-              __ldcg(reinterpret_cast<const float4*>(p.part_o + at * HEAD_DIM) + min(lane + j * WARP, units - 1));
-        }
-      }
-    }
-    UNROLL for (int i = 0; i < AT_ONCE; ++i) {
-      if (first + i > parts.last) break;
-      UNROLL for (int row = 0; row < COUNT; ++row) {
-        UNROLL for (int j = 0; j < of_lane; ++j) joined[row][j].add(stats[row][i].x, stats[row][i].y, part[row][i][j]);
+// Columns of a row that a lane joins: OF_LANE units of four columns, a warp's width apart.
+constexpr int ROW_UNITS = HEAD_DIM / 4, OF_LANE = (ROW_UNITS + WARP - 1) / WARP;
+
+/// A lane's elements of some successive parts of a row.
+struct LoadedParts {
+  static constexpr int count = HEAD_DIM <= 128 ? 8 : 4;
+  float2 stats[count];
+  float4 o[count][OF_LANE];
+
+  // Loads the parts of the workers from `worker` on.
+  DEVICE void load(const Params& p, const Parts& parts, int row, int worker) {
+    UNROLL for (int i = 0; i < count; ++i) {
+      if (worker + i > parts.last) return;
+      const long long at = part_number(worker + i, worker + i == parts.first) * ROWS + row;
+      stats[i] = __ldcg(reinterpret_cast<const float2*>(p.part_stats) + at);
+      UNROLL for (int j = 0; j < OF_LANE; ++j) {
+        const int unit = min(static_cast<int>(threadIdx.x) % WARP + j * WARP, ROW_UNITS - 1);
+        o[i][j] = __ldcg(reinterpret_cast<const float4*>(p.part_o + at * HEAD_DIM) + unit);
       }
     }
   }
-  UNROLL for (int i = 0; i < COUNT; ++i) {
-    if (number + i >= end) return;
-    const Row row = row_of(p, place, number + i);
-    const float factor = finish_row(p, line, place, row, joined[i][0].shift, joined[i][0].sum, lane == 0);
-    float zeros = 0;  // NaN where a result is not finite
-    UNROLL for (int j = 0; j < of_lane; ++j) {
-      const int unit = lane + j * WARP;
-      if (unit >= units) continue;
-      float(&o)[4] = joined[i][j].o;
-      UNROLL for (int k = 0; k < 4; ++k) {
-        o[k] *= factor;
-        zeros += 0 * o[k];
-      }
-      const long long at = output_at(p, place, row) + unit * 4;
-      if constexpr (OUT_TYPE == F32) {
-        *reinterpret_cast<float4*>(static_cast<float*>(p.o) + at) = make_float4(o[0], o[1], o[2], o[3]);
-      } else {
-        *reinterpret_cast<uint2*>(static_cast<unsigned short*>(p.o) + at) =
-            make_uint2(pack<OUT_TYPE>(o[0], o[1]), pack<OUT_TYPE>(o[2], o[3]));
-      }
+};
+
+/// Writes a lane's columns of a joined row. Returns whether some lane has a result that is not finite.
+DEVICE bool write_joined(const Params& p, const Line& line, const Place& place, const Row& row,
+                         Joined (&joined)[OF_LANE]) {
+  const int lane = threadIdx.x % WARP;
+  const float factor = finish_row(p, line, place, row, joined[0].shift, joined[0].sum, lane == 0);
+  float zeros = 0;  // NaN where a result is not finite
+  UNROLL for (int j = 0; j < OF_LANE; ++j) {
+    const int unit = lane + j * WARP;
+    if (unit >= ROW_UNITS) continue;
+    float(&o)[4] = joined[j].o;
+    UNROLL for (int k = 0; k < 4; ++k) {
+      o[k] *= factor;
+      zeros += 0 * o[k];
     }
-    if (__any_sync(~0u, !(zeros == 0))) write_row_anew(p, place, row);
+    const long long at = output_at(p, place, row) + unit * 4;
+    if constexpr (OUT_TYPE == F32) {
+      *reinterpret_cast<float4*>(static_cast<float*>(p.o) + at) = make_float4(o[0], o[1], o[2], o[3]);
+    } else {
+      *reinterpret_cast<uint2*>(static_cast<unsigned short*>(p.o) + at) =
+          make_uint2(pack<OUT_TYPE>(o[0], o[1]), pack<OUT_TYPE>(o[2], o[3]));
+    }
+  }
+  return __any_sync(~0u, !(zeros == 0));
+}
+
+/// Joins the parts of rows first_row to end - 1 of a tile, at most 32 rows, and writes the rows. A lane loads its
+/// elements of the next parts before it adds up those that it has. All lanes of a warp call this function.
+DEVICE void join_rows(const Params& p, const Line& line, const Place& place, const Parts& parts, int first_row,
+                      int end) {
+  LoadedParts next;
+  Joined joined[OF_LANE];
+  unsigned not_finite = 0;  // bit i: row first_row + i
+  int row = first_row, worker = parts.first;
+  next.load(p, parts, row, worker);
+#pragma unroll 1
+  while (row < end) {
+    const LoadedParts now = next;
+    const int these = worker;
+    const bool ends = worker + LoadedParts::count > parts.last;
+    worker = ends ? parts.first : worker + LoadedParts::count;
+    if (row + ends < end) next.load(p, parts, row + ends, worker);
+    UNROLL for (int i = 0; i < LoadedParts::count; ++i) {
+      if (these + i > parts.last) break;
+      UNROLL for (int j = 0; j < OF_LANE; ++j) joined[j].add(now.stats[i].x, now.stats[i].y, now.o[i][j]);
+    }
+    if (!ends) continue;
+    if (write_joined(p, line, place, row_of(p, place, row), joined)) not_finite |= 1u << (row - first_row);
+    UNROLL for (int j = 0; j < OF_LANE; ++j) joined[j] = Joined{};
+    ++row;
+  }
+#pragma unroll 1
+  for (; not_finite != 0; not_finite &= not_finite - 1) {
+    write_row_anew(p, place, row_of(p, place, first_row + __ffs(not_finite) - 1));
   }
 }
 
@@ -74,10 +98,7 @@ DEVICE void join_tile(const Params& p, const Consumer& consumer, const Place& pl
   constexpr long long longest_wait = 100000;  // cycles
   const unsigned count = parts.count();
   const int lane = threadIdx.x % WARP, rows = min(ROWS, p.q_heads / p.kv_heads * p.q_len - place.tile * ROWS);
-  // Few parts: a warp joins several rows at once, so that as many loads are in flight as for many parts.
-  constexpr int several = HEAD_DIM <= 128 ? 8 : 4;
-  const bool few = count <= 4;
-  const int step = few ? several : 1;
+  const int warps = count * (CONSUMER_THREADS / WARP), step = (rows + warps - 1) / warps;
   bool whole = false;
   if (lane == 0) {
     const long long since = clock64();
@@ -91,11 +112,7 @@ DEVICE void join_tile(const Params& p, const Consumer& consumer, const Place& pl
     while (next < rows) {
       const int number = next;
       next = take();  // arrives while the rows are joined
-      if (few) {
-        join_rows<several, 2>(p, consumer.line, place, parts, number, rows);
-      } else {
-        join_rows<1, 8>(p, consumer.line, place, parts, number, rows);
-      }
+      join_rows(p, consumer.line, place, parts, number, min(number + step, rows));
       next = __shfl_sync(~0u, next, 0);
     }
   }
