@@ -326,6 +326,25 @@ std::vector<std::byte> LinearOutputs::bytes() const {
   return config_.with_state ? downloaded({&o_, &final_state_, &final_key_sum_}) : downloaded({&o_});
 }
 
+namespace {
+
+/// Compares the root mean square of each row's errors with the row's tolerance. load(i, numbers) reads row i.
+template <class Load, class Name>
+Check compare_means(size_t columns, const std::vector<double>& want, const std::vector<double>& allowed, Load load,
+                    Name name) {
+  std::vector<double> row(columns), errors;
+  for (size_t i = 0; i < allowed.size(); ++i) {
+    load(i, std::span<double>(row));
+    double squares = 0;
+    for (size_t e = 0; e < columns; ++e) squares += std::pow(row[e] - want[i * columns + e], 2);
+    errors.push_back(std::isfinite(allowed[i]) ? std::sqrt(squares / static_cast<double>(columns)) : 0);
+  }
+  return compare(errors, std::vector<double>(errors.size()), allowed,
+                 [&](size_t i) { return "mean error of " + name(i); });
+}
+
+}  // namespace
+
 Check LinearOutputs::check() {
   const LinearConfig& linear = config_.linear;
   const LinearReference& want = inputs->reference();
@@ -339,16 +358,9 @@ Check LinearOutputs::check() {
   };
   const auto columns = static_cast<size_t>(linear.value_dim);
   Check check = compare_rows(want.rows, columns, load, want.o, want.o_allowed, name);
-  std::vector<double> row(columns), errors;
-  for (size_t i = 0; i < want.rows.size(); ++i) {
-    load(want.rows[i], row);
-    double squares = 0;
-    for (size_t e = 0; e < columns; ++e) squares += std::pow(row[e] - want.o[i * columns + e], 2);
-    const bool compared = std::isfinite(want.row_allowed[i]);
-    errors.push_back(compared ? std::sqrt(squares / static_cast<double>(columns)) : 0);
-  }
-  check.merge(compare(errors, std::vector<double>(errors.size()), want.row_allowed,
-                      [&](size_t i) { return "mean error of " + name(want.rows[i]); }));
+  check.merge(compare_means(
+      columns, want.o, want.row_allowed, [&](size_t i, std::span<double> row) { load(want.rows[i], row); },
+      [&](size_t i) { return name(want.rows[i]); }));
   if (config_.with_state) check.merge(check_states());
   check_guards(check, {&inputs->q, &inputs->k, &inputs->v, &inputs->gate, &inputs->initial_state,
                        &inputs->initial_key_sum, &inputs->starts, &o_, &final_state_, &final_key_sum_});
@@ -370,6 +382,18 @@ Check LinearOutputs::check_states() {
     }));
   };
   compare_state(final_state_, want.state, want.state_allowed, "final state", linear.state_elements());
+  if (final_state_.bytes() > 0) {
+    const std::vector<float> states = final_state();
+    const auto columns = static_cast<size_t>(linear.value_dim);
+    check.merge(compare_means(
+        columns, want.state, want.state_row_allowed,
+        [&](size_t i, std::span<double> row) { std::copy_n(&states[i * columns], columns, row.begin()); },
+        [&](size_t i) {
+          const auto n = static_cast<int64_t>(i);
+          return fmt::format("the final state of sequence {}, head {}, row {}", n / linear.head_dim / linear.heads,
+                             n / linear.head_dim % linear.heads, n % linear.head_dim);
+        }));
+  }
   compare_state(final_key_sum_, want.key_sum, want.key_sum_allowed, "final key sum", linear.head_dim);
   check_guards(check, {&final_state_, &final_key_sum_});
   return check;

@@ -32,6 +32,7 @@ struct LinearReference {
   std::vector<double> row_allowed;   // per row: tolerance of the root mean square of the row's errors; infinite where
                                      // the row has a NaN or an infinity
   std::vector<double> state, state_allowed, key_sum, key_sum_allowed;  // final values, laid out as in LinearTensors
+  std::vector<double> state_row_allowed;                               // per row of the states: as row_allowed
 };
 
 /// Computes the recurrence over all tokens. The result has all rows if all heads together have at most `most_rows`
