@@ -38,17 +38,19 @@ Strides gate_strides(const LinearConfig& config) {
 /// Returns the logarithms of decays. The usual decays by head are RetNet's, from 1 - 2^-5 to 1 - 2^-12. The usual decay
 /// by token is sigmoid(x + 3) for a random x. The usual decay by channel is sigmoid(x)^(1/16), as in GLA: the root
 /// makes the state remember 16 times as many tokens as sigmoid(x) does. The logarithms of weak and strong decays are
-/// multiples.
+/// multiples; mixed ones are the depths at which kernels that divide by decays overflow, and others.
 std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   if (linear.gate == GATE_NONE) return {};
   const double factor = config.decay == "weak" ? 1e-6 : config.decay == "strong" ? 300 : 1;
+  constexpr float depths[] = {0, -1, -5, -7, -20, -26};
   std::vector<float> gate;
   if (linear.gate == GATE_HEAD) {
     for (int64_t h = 0; h < linear.heads; ++h) {
       const double exponent =
           5 + 7.0 * static_cast<double>(h) / static_cast<double>(std::max<int64_t>(linear.heads - 1, 1));
-      gate.push_back(static_cast<float>(factor * std::log1p(-std::exp2(-exponent))));
+      gate.push_back(config.decay == "mixed" ? depths[static_cast<size_t>(h) % std::size(depths)]
+                                             : static_cast<float>(factor * std::log1p(-std::exp2(-exponent))));
     }
     return gate;
   }
@@ -58,8 +60,10 @@ std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   gate.resize(static_cast<size_t>(drawn.count()));
   const double shift = linear.gate == GATE_CHANNEL ? 0 : 3, share = linear.gate == GATE_CHANNEL ? 1.0 / 16 : 1;
   for (size_t i = 0; i < gate.size(); ++i) {
-    const double x = drawn.load(static_cast<int64_t>(i)) + shift;
+    const double normal = drawn.load(static_cast<int64_t>(i)), x = normal + shift;
     gate[i] = static_cast<float>(-factor * share * std::log1p(std::exp(-x)));
+    // A third of the decays is 1, so that some terms last for several tokens.
+    if (config.decay == "mixed") gate[i] = depths[std::min<size_t>(static_cast<size_t>(std::abs(normal) / 0.4), 5)];
   }
   return gate;
 }

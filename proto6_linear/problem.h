@@ -26,8 +26,8 @@ struct LinearCase {
   bool softmax = false;  // variant softmax: softmax attention in the place of linear attention
   Layout layout = Layout::bhsd;
   bool with_state = false;  // the case has initial and final states
-  /// How the logarithms of decays are drawn: "usual", or in tests "weak" (almost nothing decays) or "strong" (almost
-  /// everything decays within one token).
+  /// How the logarithms of decays are drawn: "usual", or in tests "weak" (almost nothing decays), "strong" (almost
+  /// everything decays within one token) or "mixed" (each is 0, -1, -5, -7, -20 or -26).
   std::string decay = "usual";
   FlashConfig flash = {};  // for variant softmax: the result of softmax_attention()
 

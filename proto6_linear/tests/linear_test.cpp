@@ -61,9 +61,17 @@ std::vector<Agreement> agreements(bool some) {
       {"StatesMayBeAbsent", 1, "state=0 normalised=1"}};
   // The product of weak decays stays nearly 1 over all tokens of a chunk; strong decays leave almost nothing of earlier
   // tokens. No product overflows or is a NaN.
-  for (const auto& [name, decay] : {std::pair{"DecaysNearOne", "weak"}, {"DecaysNearZero", "strong"}}) {
+  // Mixed decays are far apart from channel to channel.
+  for (const auto& [name, decay] :
+       {std::pair{"DecaysNearOne", "weak"}, {"DecaysNearZero", "strong"}, {"MixedDecays", "mixed"}}) {
     all.push_back({name, 1, "gate=head,token,channel chunk=128 q_len=300", {""}, "", decay});
   }
+  all.push_back({"MixedDecaysByChannel",
+                 1,
+                 "gate=channel",
+                 {"head_dim=64 value_dim=128", "head_dim=128 value_dim=136", "head_dim=256 value_dim=64"},
+                 "host lookback",
+                 "mixed"});
   std::erase_if(all, [&](const Agreement& row) { return (row.nth > 1) != some; });
   return all;
 }
@@ -204,7 +212,7 @@ TEST_F(LinearTest, ChangesThatLoseOrSpreadNaNOrInfinityAreCaught) {
   const std::vector<Change> of_cuda = {
       {"fused", "fused.cuda.cu", "&& some_value_not_finite(stage)", "&& false", 'v', nan_value},
       {"fused", "fused.cuda.cu", "at_least(gates[i]", "fmaxf(gates[i]", 'g', nan_value},
-      {"fused", "fused.cuda.cu", "clear_rows_beyond(panel);", "(void)panel;", 'v', infinity},
+      {"fused", "fused.cuda.cu", "clear_rows_beyond(block);", "(void)block;", 'v', infinity},
       {"phases", "chunk_o.cuda.cu", "if (some_not_finite(zeros)) write", "if (false) write", 'v', nan_value},
       {"phases", "phases_tile.h", "return at_least(", "return fmaxf(", 'g', nan_value},
       {"phases", "chunk_h.cuda.cu", "0 * pair[0] + 0 * pair[1] == 0", "true", 'v', infinity},
@@ -338,7 +346,7 @@ TEST_F(LinearTest, LookBackOverSlowPredecessors) {
 }
 
 TEST_F(LinearTest, SegmentsOfTheFusedForm) {
-  for (const LinearCase& config : small_cases("gate=token segments=1,2,3,7,100")) {
+  for (const LinearCase& config : small_cases("gate=token,channel segments=1,2,3,7,100")) {
     EXPECT_EQ(difference(in_form(config, "fused")), "") << config.linear.segments;
   }
 }

@@ -16,24 +16,25 @@ constexpr int64_t most_stages = 8;
 constexpr int64_t most_reach = 31;        // the most segments that a task looks back: the lanes of a warp, except one
 constexpr double cache_bytes = 24 << 20;  // bytes of the second-level cache that keys and values of segments may fill
 
-ElementType element(DType type) { return type == DType::bf16 ? BF16 : F16; }
+ElementType element(DType type) { return type == DType::f32 ? F32 : type == DType::bf16 ? BF16 : F16; }
 
-// Returns the map of a tensor [batch, heads, rows, width], with boxes of 64 columns.
+// Returns the map of a tensor [batch, heads, rows, width], with boxes of 128 bytes of each row.
 TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int64_t heads, int64_t batch,
                  const TensorStrides& strides, int box_rows) {
   const auto count = [](int64_t n) { return static_cast<uint64_t>(std::max<int64_t>(n, 1)); };
-  const auto bytes = [](int64_t elements) { return static_cast<uint64_t>(elements) * sizeof(uint16_t); };
-  return make_tensor_map({.base = base,
-                          .element = element(type),
-                          .dims = {count(width), count(rows), count(heads), count(batch), 1},
-                          .strides_bytes = {bytes(strides.row), bytes(strides.head), bytes(strides.batch),
-                                            bytes(strides.batch) * count(batch)},
-                          .box = {fused_slice, static_cast<uint32_t>(box_rows), 1, 1, 1},
-                          .swizzle = Swizzle::bytes_128});
+  const auto bytes = [&](int64_t elements) { return static_cast<uint64_t>(elements) * size_bytes(type); };
+  return make_tensor_map(
+      {.base = base,
+       .element = element(type),
+       .dims = {count(width), count(rows), count(heads), count(batch), 1},
+       .strides_bytes = {bytes(strides.row), bytes(strides.head), bytes(strides.batch),
+                         bytes(strides.batch) * count(batch)},
+       .box = {static_cast<uint32_t>(128 / size_bytes(type)), static_cast<uint32_t>(box_rows), 1, 1, 1},
+       .swizzle = Swizzle::bytes_128});
 }
 
-// A task of the kernel is a segment (a part of a sequence) for one slot. A slot is 64 value columns of one head of one
-// sequence (FusedParams).
+// A task of the kernel is a segment (a part of a sequence) for one slot. A slot is a slice of the value columns of one
+// head of one sequence (FusedParams).
 
 // Returns how many segments back a task looks at most: the segments of one slot that run at the same time, from 1 to
 // most_reach.
@@ -42,9 +43,12 @@ int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(divid
 // Returns how many chunks a segment has. Tries each number of segments up to most_segments, and chooses the number with
 // the least expected time of the launch. The unit of time is the time in which a chunk is read and written once.
 // Keys and values of a segment count as read twice, except in a sequence's last segment. The second read costs little
-// if the cache still has these keys and values. With two segments or more, each task also takes time to look back.
+// if the cache still has these keys and values, except by channel, where keys are decayed twice too. With two segments
+// or more, each task also takes time to look back.
 int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int64_t slices, int64_t units) {
-  constexpr double again = 0.4, again_cached = 0.1, look_back = 2, look_back_each = 1.0 / 6;
+  constexpr double look_back = 2, look_back_each = 1.0 / 6;
+  const bool by_channel = shape.gate == GATE_CHANNEL;
+  const double again = by_channel ? 0.45 : 0.4, again_cached = by_channel ? 0.4 : 0.1;
   constexpr int64_t most_segments = 1024;  // the largest number that is tried
   const double chunk_bytes = 2.0 * fused_chunk *
                              (static_cast<double>(shape.head_dim) / static_cast<double>(slices) +
@@ -76,9 +80,6 @@ std::optional<std::string> fused_unable(const FusedShape& shape) {
   }
   if (!shape.causal)
     return "the fused kernel on this device is always causal; the variant 'phases' also takes causal 0";
-  if (shape.gate == GATE_CHANNEL) {
-    return "the fused kernel on this device takes no gate per channel; the variant 'phases' takes one";
-  }
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256 || shape.value_dim % 8 != 0) {
     return fmt::format(
         "the fused kernel on this device takes multiples of 8 as head_dim and value_dim, and head_dim up to 256; "
@@ -91,11 +92,17 @@ std::optional<std::string> fused_unable(const FusedShape& shape) {
 FusedPlan fused_plan(const FusedShape& shape, int64_t units) {
   FusedPlan plan;
   const int64_t chunks = std::max<int64_t>(1, divided_up(shape.tokens, fused_chunk));
-  plan.slices = divided_up(shape.value_dim, fused_slice);
-  plan.slots = shape.sequences * shape.heads * plan.slices;
+  const bool by_channel = shape.gate == GATE_CHANNEL;
   const auto memory = [&](int64_t stages) {
-    return FusedLayout(shape.head_dim, stages, shape.gate != GATE_NONE, shape.normalised).bytes;
+    return FusedLayout(shape.head_dim, stages, shape.gate, shape.normalised, plan.column_panels).bytes;
   };
+  // By channel a task computes weights for two panels of value columns at once, if registers and memory suffice.
+  if (by_channel && shape.value_dim > fused_slice && shape.head_dim <= 128) {
+    plan.column_panels = 2;
+    if (memory(2) > most_memory) plan.column_panels = 1;
+  }
+  plan.slices = divided_up(shape.value_dim, plan.column_panels * fused_slice);
+  plan.slots = shape.sequences * shape.heads * plan.slices;
   int64_t stages = most_stages;
   while (stages > 1 && memory(stages) > most_memory) --stages;
 
@@ -104,23 +111,26 @@ FusedPlan fused_plan(const FusedShape& shape, int64_t units) {
   plan.segments = divided_up(chunks, plan.segment_chunks);
   plan.grid = std::min(units, plan.slots * plan.segments);
   plan.reach = reach_of(plan.grid, plan.slots);
-  plan.threads = 384;
+  plan.threads = by_channel ? 512 : 384;
   plan.threadgroup_bytes = memory(stages);
   plan.constants = {{"HEAD_DIM", shape.head_dim},
                     {"STAGES", stages},
                     {"GATE", shape.gate},
                     {"NORMALISED", shape.normalised},
                     {"IN_TYPE", element(shape.dtype)}};
+  if (by_channel) plan.constants["COLUMN_PANELS"] = plan.column_panels;
 
   const auto whole = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
   const size_t flags = static_cast<size_t>(plan.segments * plan.slots);
   plan.zero_bytes = whole(256 + flags * sizeof(unsigned));
   plan.totals_at = plan.zero_bytes;
-  plan.states_at = plan.totals_at + whole(flags * sizeof(float));
+  const size_t decays = by_channel ? static_cast<size_t>(divided_up(shape.head_dim, 64) * 64) : 1;
+  plan.states_at = plan.totals_at + whole(flags * decays * sizeof(float));
   plan.workspace_bytes = plan.states_at;
   if (plan.segments > 1) {
     plan.workspace_bytes +=
-        static_cast<size_t>(2 * plan.reach * plan.slots * 2 * fused_state_floats(shape.head_dim, shape.normalised)) *
+        static_cast<size_t>(2 * plan.reach * plan.slots * 2 *
+                            fused_state_floats(shape.head_dim, shape.normalised, plan.column_panels)) *
         sizeof(float);
   }
   return plan;
@@ -137,6 +147,10 @@ FusedParams fused_params(const FusedShape& shape, const FusedPlan& plan, const L
   params.k = map(linear.k, shape.head_dim, linear.k_strides);
   params.v = map(linear.v, shape.value_dim, linear.v_strides);
   params.o = map(linear.o, shape.value_dim, linear.o_strides, fused_output_rows);
+  if (shape.gate == GATE_CHANNEL) {
+    params.gates =
+        map_of(linear.gate, DType::f32, shape.head_dim, rows, shape.heads, batch, linear.gate_strides, fused_chunk);
+  }
   params.linear = linear;
   params.value_dim = static_cast<int>(shape.value_dim);
   params.slices = static_cast<int>(plan.slices);

@@ -34,6 +34,7 @@ std::optional<std::string> fused_unable(const FusedShape& shape);
 struct FusedPlan {
   FunctionConstants constants;
   int64_t grid = 1, threads = 1, threadgroup_bytes = 0;
+  int64_t column_panels = 1;                                                   // panels of value columns of a slice
   int64_t slices = 1, slots = 1, segments = 1, segment_chunks = 1, reach = 1;  // see FusedParams
   /// The workspace that threadgroups share, in bytes. Its first zero_bytes bytes are counters and flags, which must be
   /// 0 before the first launch. The totals begin at totals_at, and the states at states_at.

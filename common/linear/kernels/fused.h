@@ -5,20 +5,21 @@
 #include "common/kernel/tensor_map.h"
 #include "common/linear/kernels/linear.h"
 
-/// Tokens of a chunk, value columns of a task, and rows of a box of outputs.
+/// Tokens of a chunk, value columns of a panel, and rows of a box of outputs.
 constexpr int fused_chunk = 64, fused_slice = 64, fused_output_rows = 16;
 
 /// The dimensions of a TensorMap are, innermost first, column, row, head, batch, and a dimension of size 1. The boxes
-/// have 64 columns and 64 rows; the boxes of o have fused_output_rows rows. Columns beyond the width are read as zero.
+/// have 64 columns and 64 rows; the boxes of o have fused_output_rows rows, and the boxes of gates by channel 32
+/// columns of f32. Columns beyond the width are read as zero.
 ///
 /// A sequence is cut into segments of segment_chunks chunks. A task computes one segment of a sequence and head, for
-/// one slice of 64 value columns. A slot is one sequence, head and slice; its number is (sequence * heads + head) *
-/// slices + slice. The number of a task is segment * slots + slot.
+/// one slice of value columns: one panel of 64 columns, or two (only by channel). A slot is one sequence, head and
+/// slice; its number is (sequence * heads + head) * slices + slice. The number of a task is segment * slots + slot.
 struct FusedParams {
   TensorMap q, k, v, o;
   LinearParams linear;
   int value_dim;
-  int slices;          // of 64 value columns
+  int slices;          // of one panel of value columns, or of two
   int slots, tasks;    // slots: sequences * heads * slices; tasks: slots * segments of the longest sequence
   int segment_chunks;  // chunks of a segment
   int reach;           // how many segments back a task looks at most, 1 to 31; states of 2 * reach segments are kept
@@ -26,40 +27,54 @@ struct FusedParams {
   /// All are 0 before the first launch. Only the kernel writes the counters.
   unsigned* counters;
   unsigned* flags;  // [segments, slots]; 0 before the first launch
-  float* totals;    // [segments, slots]: log2 of a segment's decay
+  /// [segments, slots]: log2 of a segment's decay. By channel [segments, slots, 64 * panels]: the decay of each row of
+  /// the state, in the order of positions (fused/channels.h).
+  float* totals;
   /// [2 * reach, slots, 2, fused_state_floats()]: what a segment adds to the state, and the state after the segment.
   /// Segment i has index i % (2 * reach).
   float* states;
+  TensorMap gates;  // only by channel
 };
 
-/// Returns how many floats one slice's state takes. For each panel of 64 rows, 128 threads have 32 floats of S each
-/// and, if normalised, 4 floats of z.
-constexpr long long fused_state_floats(long long head_dim, bool normalised) {
-  return (head_dim + 63) / 64 * 128 * (normalised ? 36 : 32);
+/// Returns how many floats one slice's state takes. For each panel of 64 rows and 64 columns, 128 threads have 32
+/// floats of S each and, if normalised, 4 floats of z.
+constexpr long long fused_state_floats(long long head_dim, bool normalised, long long column_panels) {
+  return (head_dim + 63) / 64 * column_panels * 128 * (normalised ? 36 : 32);
 }
 
 /// Threadgroup memory; all offsets are in bytes. A panel is 64 rows of 64 columns. In this order the memory has
-///   the stages, each with the panels of Q, the panels of K, and one panel of V
-///   the panels of the state, in 16 bits; one panel of outputs
-///   if gated: one panel of V multiplied by its decays
+///   the stages, each with the panels of Q, the panels of K, the slice's panels of V and, by channel, for each panel of
+///   K
+///     two panels of 64 rows and 32 columns of gates
+///   the panels of the state, in 16 bits; the panels of outputs
+///   if gated by head or token: one panel of V multiplied by its decays
 ///   if normalised: the key sum and the tokens' decays, each as a matrix of eight columns
 ///   the barriers
-///   if gated: for each of eight warps, the sums of the chunk's gates.
+///   if gated by head or token: for each of eight warps, the sums of the chunk's gates
+///   by channel: diagonals and decays (fused/channels.h).
 struct FusedLayout {
   static constexpr long long panel_bytes = 64 * 128;
 
-  long long panels, k, v, stage_bytes, state, out, values, key_sum, weights, barriers, bytes;
+  /// By channel: floats of the diagonals of two chunks and two warpgroups, and rows of the table of decays.
+  static constexpr long long diagonal_floats = 2 * 2 * 6 * 128, decay_rows = 6;
 
-  constexpr FusedLayout(long long head_dim, long long stages, bool gated, bool normalised)
+  long long panels, k, v, gates, stage_bytes, state, out, values, key_sum, weights, barriers, diagonals, decays, bytes;
+
+  constexpr FusedLayout(long long head_dim, long long stages, int gate, bool normalised, long long column_panels)
       : panels((head_dim + 63) / 64),
         k(panels * panel_bytes),
         v(2 * panels * panel_bytes),
-        stage_bytes((2 * panels + 1) * panel_bytes),
+        gates(v + column_panels * panel_bytes),
+        stage_bytes(gates + (gate == GATE_CHANNEL ? 2 * panels * panel_bytes : 0)),
         state(stages * stage_bytes),
-        out(state + panels * panel_bytes),
-        values(out + panel_bytes),
-        key_sum(values + (gated ? panel_bytes : 0)),
+        out(state + panels * column_panels * panel_bytes),
+        values(out + column_panels * panel_bytes),
+        key_sum(values + (gate == GATE_HEAD || gate == GATE_TOKEN ? panel_bytes : 0)),
         weights(key_sum + (normalised ? panels * 1024 : 0)),
         barriers(weights + (normalised ? 1024 : 0)),
-        bytes(barriers + 1024 + (gated ? 8 * fused_chunk * 4 : 0)) {}
+        diagonals(barriers + 1024),
+        decays(diagonals + diagonal_floats * 4),
+        bytes(gate == GATE_CHANNEL                      ? decays + decay_rows * panels * 64 * 4
+              : gate == GATE_HEAD || gate == GATE_TOKEN ? barriers + 1024 + 8 * fused_chunk * 4
+                                                        : barriers + 1024) {}
 };

@@ -43,6 +43,26 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
         "const float* const from = p.linear.initial_state;", "const float* const from = nullptr;");
     add("fused", GATE_TOKEN, "fused.cuda.cu", "a token does not see itself", "x[i] = token <= row",
         "x[i] = token < row");
+    const auto by_channel = [&](const char* what, const char* from, const char* to, bool looks_back = false) {
+      add("fused", GATE_CHANNEL, "fused.cuda.cu", what, from, to, looks_back);
+    };
+    by_channel("a chunk is left out", "decay_chunk<true>(stage, task.tokens - chunk * CHUNK",
+               "decay_chunk<true>(stage, chunk == 2 ? 0 : task.tokens - chunk * CHUNK");
+    by_channel("a channel takes the gate of the next", "{gate.x, gate.y, gate.z, gate.w}",
+               "{gate.y, gate.z, gate.w, gate.x}");
+    by_channel("a key also decays by the gate of its own token", "q[r][c] = WITH_Q ?",
+               "k[r][c] *= all[r][c];\n            q[r][c] = WITH_Q ?");
+    by_channel("a query lacks the gate of its own token", "WITH_Q ? q[r][c] * all[r][c] :", "WITH_Q ? q[r][c] :");
+    by_channel("the halves of a block of 16 tokens or less are exchanged", "const bool later = lane & STEP;",
+               "const bool later = (lane & STEP) == 0;");
+    by_channel("the quarters of a half take each other's decays", "table(QUARTER + (quarter ^ 1), channel)",
+               "table(QUARTER + quarter, channel)");
+    by_channel("the halves of a chunk take each other's decays", "quarter < 2 ? SECOND_HALF : FIRST_HALF",
+               "quarter < 2 ? FIRST_HALF : SECOND_HALF");
+    by_channel("the state takes the decay of the first half only",
+               "decays_of(FIRST_HALF)[channel] * decays_of(SECOND_HALF)[channel]", "decays_of(FIRST_HALF)[channel]");
+    by_channel("the decays of the segments in between are left out", "decay[n / 2][n % 2] *= load_shared_float(",
+               "decay[n / 2][n % 2] *= 1 + 0 * load_shared_float(", true);
     const auto of_recurrent = [&](const char* what, const char* from, const char* to) {
       add("recurrent", GATE_TOKEN, "recurrent.cuda.cu", what, from, to);
     };

@@ -39,21 +39,32 @@ struct Segments : State {
   DEVICE unsigned* flag(int segment, int slot) const {
     return p.flags + (static_cast<long long>(segment) * p.slots + slot);
   }
+  // By channel: the decay of a segment for the thread's row i % 2 of panel i / 2.
+  DEVICE float* row_total(int segment, int slot, int i) const {
+    return p.totals + (static_cast<long long>(segment) * p.slots + slot) * (64 * PANELS) + i / 2 * 64 + row + i % 2 * 8;
+  }
   // Sets the segment's flag after all threads have stored a state.
   DEVICE void publish(const Task& task, Published what) {
-    if (thread == 0 && what == OWN) {
-      p.totals[(static_cast<long long>(task.segment) * p.slots + task.slot)] = total;
+    if constexpr (BY_CHANNEL) {
+      if (lane % 4 == 0 && what == OWN) {
+        UNROLL for (int i = 0; i < 2 * PANELS; ++i) * row_total(task.segment, task.slot, i) = totals[i / 2][i % 2];
+      }
+    } else {
+      if (thread == 0 && what == OWN) {
+        p.totals[(static_cast<long long>(task.segment) * p.slots + task.slot)] = total;
+      }
     }
     sync();
     if (thread == 0) store_flag(flag(task.segment, task.slot), epoch + what);
   }
-  /// Returns four floats of the state, or, for i = 8, of z.
-  DEVICE float* quad(int panel, int i) { return i < 8 ? state[panel] + 4 * i : key_sum[panel]; }
+  /// Returns four floats of the state, or, for i = 8, of z. z goes with the blocks of the first columns.
+  DEVICE float* quad(int block, int i) { return i < 8 ? state[block] + 4 * i : key_sum[block]; }
+  DEVICE static constexpr int quads_of(int block) { return block < PANELS ? QUADS : 8; }
   DEVICE void put_state(float4* to) {
-    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      UNROLL for (int i = 0; i < QUADS; ++i) {
-        const float* x = quad(panel, i);
-        to[(panel * QUADS + i) * WARPGROUP] = make_float4(x[0], x[1], x[2], x[3]);
+    UNROLL for (int block = 0; block < BLOCKS; ++block) {
+      UNROLL for (int i = 0; i < quads_of(block); ++i) {
+        const float* x = quad(block, i);
+        to[(block * QUADS + i) * WARPGROUP] = make_float4(x[0], x[1], x[2], x[3]);
       }
     }
   }
@@ -71,6 +82,20 @@ struct Segments : State {
           to[0] += factor[n] * x[n][i].x, to[1] += factor[n] * x[n][i].y;
           to[2] += factor[n] * x[n][i].z, to[3] += factor[n] * x[n][i].w;
         }
+      }
+    }
+  }
+
+  // By channel: state += a published state, each row times its factor.
+  DEVICE void add_rows(const float4* from, const RowDecays& factor) {
+    UNROLL for (int block = 0; block < BLOCKS; ++block) {
+      float4 x[QUADS];
+      UNROLL for (int i = 0; i < quads_of(block); ++i) x[i] = load_shared_state(from + (block * QUADS + i) * WARPGROUP);
+      const float(&by)[2] = factor[block % PANELS];
+      UNROLL for (int i = 0; i < quads_of(block); ++i) {
+        float* to = quad(block, i);
+        to[0] += by[0] * x[i].x, to[1] += by[0] * x[i].y;
+        to[2] += by[1] * x[i].z, to[3] += by[1] * x[i].w;
       }
     }
   }
@@ -100,6 +125,20 @@ struct Segments : State {
       count = __ffs(inclusive) - 1;  // segments between the nearest INCLUSIVE segment and this segment
       if (count >= 0 && (ready & ((1u << count) - 1)) == (1u << count) - 1) break;
     }
+    if constexpr (BY_CHANNEL) {
+      RowDecays decay;  // from the end of segment task.segment - 1 - i to the start of this segment
+      UNROLL for (int n = 0; n < 2 * PANELS; ++n) decay[n / 2][n % 2] = 1;
+#pragma unroll 1
+      for (int i = 0; i <= count; ++i) {
+        const int earlier = task.segment - 1 - i;
+        add_rows(published(earlier, task.slot, i == count ? INCLUSIVE : OWN), decay);
+        if (i == count) break;
+        UNROLL for (int n = 0; n < 2 * PANELS; ++n) {
+          decay[n / 2][n % 2] *= load_shared_float(row_total(earlier, task.slot, n));
+        }
+      }
+      return;
+    }
     // log2 of the decay from the end of the lane's segment to the start of this segment.
     float own_total = 0, decay = 0;
     if constexpr (GATED) {
@@ -128,10 +167,16 @@ struct Segments : State {
   // the first. Returns the ring after these chunks.
   DEVICE Ring<STAGES> gather(const Task& task, Ring<STAGES> ring) {
     total = 0;
+    UNROLL for (int n = 0; BY_CHANNEL && n < 2 * PANELS; ++n) totals[n / 2][n % 2] = 1;
     read_gates(task, task.chunk);
 #pragma unroll 1
     for (int chunk = task.chunk; chunk < task.end; ++chunk) {
-      add_chunk(task, chunk, ring, false, true);
+      if constexpr (BY_CHANNEL) {
+        write_decays(task, chunk, ring);
+        add_decayed_chunk(ring);
+      } else {
+        add_chunk(task, chunk, ring, false, true);
+      }
       if (!task.resident) release(ring);
       ring.advance();
     }
@@ -161,12 +206,14 @@ struct Segments : State {
     const float factor = GATED ? exp2_approx(total) : 1.0f;
     const float4* const from = published(task.segment, task.slot, OWN);
     float4* const to = published(task.segment, task.slot, INCLUSIVE);
-    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      UNROLL for (int i = 0; i < QUADS; ++i) {
-        const float* x = quad(panel, i);
-        float4 y = load_shared_state(from + (panel * QUADS + i) * WARPGROUP);
-        y.x += factor * x[0], y.y += factor * x[1], y.z += factor * x[2], y.w += factor * x[3];
-        to[(panel * QUADS + i) * WARPGROUP] = y;
+    UNROLL for (int block = 0; block < BLOCKS; ++block) {
+      UNROLL for (int i = 0; i < quads_of(block); ++i) {
+        const float* x = quad(block, i);
+        const float first = BY_CHANNEL ? totals[block % PANELS][0] : factor;
+        const float second = BY_CHANNEL ? totals[block % PANELS][1] : factor;
+        float4 y = load_shared_state(from + (block * QUADS + i) * WARPGROUP);
+        y.x += first * x[0], y.y += first * x[1], y.z += second * x[2], y.w += second * x[3];
+        to[(block * QUADS + i) * WARPGROUP] = y;
       }
     }
     publish(task, INCLUSIVE);
@@ -184,8 +231,13 @@ struct Segments : State {
       read_gates(task, task.chunk);
 #pragma unroll 1
       for (int chunk = task.chunk; chunk < task.end; ++chunk) {
+        if constexpr (BY_CHANNEL) write_decays(task, chunk, ring);
         store_state();
-        add_chunk(task, chunk, ring, true, task.last || !task.resident);
+        if constexpr (BY_CHANNEL) {
+          add_decayed_chunk(ring);
+        } else {
+          add_chunk(task, chunk, ring, true, task.last || !task.resident);
+        }
         release(ring);
         ring.advance();
       }

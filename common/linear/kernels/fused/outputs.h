@@ -1,17 +1,17 @@
 // The outputs of `fused`: the products and decays of a chunk.
 #pragma once
 
-#include "common/linear/kernels/fused/epilogue.h"
+#include "common/linear/kernels/fused/scores.h"
 
 namespace {
 
-struct Outputs : Epilogue {
+struct Outputs : ChannelScores {
   float s[32], o[32], divisor[4];
   unsigned weights[16];
   float row_decay[2];  // G of the thread's rows
   float row_sum[2];    // sums of the thread's weights in its rows
 
-  DEVICE explicit Outputs(const FusedParams& params) : Epilogue(params, 1) {}
+  DEVICE Outputs(const FusedParams& params, int number) : ChannelScores(params, number) {}
 
   // Multiplies Q K^T by mask and decays. The result is the operand A of the next product.
   DEVICE void weigh() {
@@ -19,7 +19,6 @@ struct Outputs : Epilogue {
       const float* const from = sums();
       UNROLL for (int r = 0; r < 2; ++r) row_decay[r] = from[row + 8 * r];
     }
-    row_sum[0] = row_sum[1] = 0;
     UNROLL for (int j = 0; j < 8; ++j) {
       float x[4];
       [[maybe_unused]] float2 sum;
@@ -41,25 +40,31 @@ struct Outputs : Epilogue {
     Barriers& bars = barriers();
     bars.full[ring.index].wait(ring.parity);
     unsigned char* const stage = stage_of(ring);
-    prepare(task, chunk, stage, true, task.last || !task.resident);
-    const unsigned q = operand(stage), k = operand(stage + layout.k), v = operand(stage + layout.v);
-    mma_fence();
-    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      UNROLL for (int step = 0; step < 4; ++step) {
-        const int at = panel * (PANEL_BYTES / 16) + step * K_STEP;
-        multiply<IN_TYPE, 0, 0>(s, q + at, k + at, panel + step > 0);
+    const unsigned q = operand(stage), v = operand(values_of(stage));
+    row_sum[0] = row_sum[1] = 0;
+    if constexpr (BY_CHANNEL) {
+      if (!weigh_by_channel(task, chunk, ring, weights, row_sum)) return release(ring);
+    } else {
+      prepare(task, chunk, stage, true, task.last || !task.resident);
+      const unsigned k = operand(stage + layout.k);
+      mma_fence();
+      UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+        UNROLL for (int step = 0; step < 4; ++step) {
+          const int at = panel * (PANEL_BYTES / 16) + step * K_STEP;
+          multiply<IN_TYPE, 0, 0>(s, q + at, k + at, panel + step > 0);
+        }
       }
+      mma_commit();
+      if constexpr (GATED) sum_gates(task, chunk);
+      mma_wait<0>();
+      weigh();
     }
-    mma_commit();
-    if constexpr (GATED) sum_gates(task, chunk);
-    mma_wait<0>();
-    weigh();
     bars.state_written.wait(state_parity);
     mma_fence();
     UNROLL for (int step = 0; step < 4; ++step)
         multiply_registers<IN_TYPE>(o, weights + 4 * step, v + step * MN_STEP, step > 0);
-    // If gated, Q S is a separate sum, because the code below multiplies its rows by decays.
-    const unsigned before = operand(memory + layout.state);
+    // If gated by head or token, Q S is a separate sum, because the code below multiplies its rows by decays.
+    const unsigned before = operand(state_copy());
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int step = 0; step < 4; ++step) {
         const int at = panel * (PANEL_BYTES / 16);
@@ -99,10 +104,14 @@ struct Outputs : Epilogue {
     }
     if (lane == 0) wait_stores_read();
     __syncwarp();
-    store_panel(memory + layout.out, o, scale[0], scale[1]);
+    store_panel(out_panel(), o, scale[0], scale[1]);
     if (anew) {
       __syncwarp();
-      write_rows_anew(task, chunk, scale);
+      if constexpr (BY_CHANNEL) {
+        write_rows_apart(p, index, task, chunk, scale[0], scale[1]);
+      } else {
+        write_rows_anew(task, chunk, scale);
+      }
       let_go();
     }
     fence_stores();
@@ -117,8 +126,12 @@ struct Outputs : Epilogue {
     Ring<STAGES> at = ring;
 #pragma unroll 1
     for (int chunk = task.chunk; chunk < task.end; ++chunk) {
-      barriers().full[at.index].wait(at.parity);
-      prepare(task, chunk, stage_of(at), false, true);
+      if constexpr (BY_CHANNEL) {
+        decay_keys(task, chunk, at);
+      } else {
+        barriers().full[at.index].wait(at.parity);
+        prepare(task, chunk, stage_of(at), false, true);
+      }
       if (!task.resident) release(at);
       at.advance();
     }

@@ -34,7 +34,7 @@ DEVICE Task task_of(const FusedParams& p, int number) {
   task.chunk = task.segment * p.segment_chunks;
   task.end = min(task.chunk + p.segment_chunks, chunks);
   task.last = task.end == chunks;
-  task.resident = task.end - task.chunk <= STAGES;
+  task.resident = !BY_CHANNEL && task.end - task.chunk <= STAGES;  // by channel the first pass overwrites its keys
   return task;
 }
 

@@ -6,17 +6,22 @@
 
 namespace {
 
-constexpr bool GATED = GATE != GATE_NONE;
-constexpr FusedLayout layout(HEAD_DIM, STAGES, GATED, NORMALISED);
+#if GATE_VALUE != 3
+constexpr int COLUMN_PANELS = 1;
+#endif
+constexpr bool GATED = GATE == GATE_HEAD || GATE == GATE_TOKEN;  // one decay for all rows of S
+constexpr bool BY_CHANNEL = GATE == GATE_CHANNEL;
+constexpr FusedLayout layout(HEAD_DIM, STAGES, GATE, NORMALISED, COLUMN_PANELS);
 constexpr int PANELS = layout.panels;
+constexpr int BLOCKS = COLUMN_PANELS * PANELS;     // of 64 x 64 elements of S, column panel by column panel
+constexpr int OUTPUT_GROUPS = BY_CHANNEL ? 2 : 1;  // warpgroups that compute outputs
 constexpr int CHUNK = fused_chunk;
 constexpr int PANEL_BYTES = FusedLayout::panel_bytes;
 constexpr int K_STEP = 32 / 16;                     // how much a descriptor grows for 16 columns
 constexpr int MN_STEP = 16 * PANEL_ROW_BYTES / 16;  // for 16 rows
 constexpr int NARROW_STEP = 16 * 16 / 16;           // for a narrow operand: 16 rows of 8 columns
-constexpr int STATE_FLOATS = fused_state_floats(HEAD_DIM, NORMALISED);
+constexpr int STATE_FLOATS = fused_state_floats(HEAD_DIM, NORMALISED, COLUMN_PANELS);
 constexpr int QUADS = NORMALISED ? 9 : 8;  // groups of four floats in a thread's part of a panel of the state
-static_assert(GATE != GATE_CHANNEL, "a gate of every row of S does not leave Q K^T one product");
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
@@ -31,6 +36,9 @@ static_assert(sizeof(Barriers) <= 1024);
 
 DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
 
-constexpr int state_barrier = 1, both_barrier = 2;  // named barriers: of the state's warpgroup, of both warpgroups
+// Named barriers: of the state's warpgroup; of both warpgroups, or by channel of both that compute outputs. By channel
+// the state's warpgroup says that the decays of a chunk are in threadgroup memory, and the others say that the decayed
+// keys are.
+constexpr int state_barrier = 1, both_barrier = 2, decays_barrier = 3, keys_barrier = 4;
 
 }  // namespace

@@ -7,9 +7,10 @@ namespace {
 
 struct State : Warpgroup {
   const unsigned epoch;      // flags of this launch are above this number
-  float state[PANELS][32];   // this thread's part of S: 32 of the 64 x 64 elements of each panel
+  float state[BLOCKS][32];   // this thread's part of S: 32 of the 64 x 64 elements of each block
   float key_sum[PANELS][4];  // NORMALISED: the thread's two rows of each panel, each row twice
   float total;               // decay of the segment's chunks until now, log2
+  RowDecays totals;          // of the thread's rows, over these chunks
 
   DEVICE State(const FusedParams& params, unsigned launches) : Warpgroup(params, 0), epoch(launches) {}
 
@@ -33,9 +34,9 @@ struct State : Warpgroup {
   }
   // Clears rows beyond HEAD_DIM. K is 0 in these rows, but 0 times an infinite value is NaN, and the product Q S would
   // spread the NaN to all outputs.
-  DEVICE void clear_rows_beyond(int panel) {
+  DEVICE void clear_rows_beyond(int block) {
     UNROLL for (int i = 0; i < 32; ++i) {
-      if (panel * 64 + row + i / 2 % 2 * 8 >= HEAD_DIM) state[panel][i] = 0;
+      if (channel_of(block % PANELS * 64 + row + i / 2 % 2 * 8) >= HEAD_DIM) state[block][i] = 0;
     }
   }
 
@@ -43,9 +44,9 @@ struct State : Warpgroup {
   DEVICE void store_state() {
     Barriers& bars = barriers();
     bars.state_read.wait(state_parity ^ 1);
-    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      if constexpr (HEAD_DIM % 64 != 0) clear_rows_beyond(panel);
-      store_panel(memory + layout.state + panel * PANEL_BYTES, state[panel], 1, 1);
+    UNROLL for (int block = 0; block < BLOCKS; ++block) {
+      if constexpr (HEAD_DIM % 64 != 0) clear_rows_beyond(block);
+      store_panel(memory + layout.state + block * PANEL_BYTES, state[block], 1, 1);
     }
     if constexpr (NORMALISED) store_key_sum();
     fence_stores();
@@ -114,12 +115,81 @@ struct State : Warpgroup {
     if constexpr (GATED) sync();  // all products have read `values` and `weights`, which the next chunk overwrites
   }
 
+  // By channel: waits for the chunk, writes its table of decays (channels.h), and says so.
+  DEVICE void write_decays(const Task& task, int chunk, const Ring<STAGES>& ring) {
+    barriers().full[ring.index].wait(ring.parity);
+    unsigned char* const stage = stage_of(ring);
+    const int rows = task.tokens - chunk * CHUNK;
+    if (p.linear.starts && rows < CHUNK) {
+      UNROLL for (int panel = 0; panel < COLUMN_PANELS; ++panel)
+          clear_rows(stage + layout.v + panel * PANEL_BYTES, rows);
+      fence_stores();
+    }
+#pragma unroll 1
+    for (int i = thread; i < 64 * PANELS; i += WARPGROUP) {  // 32 tokens of two channels
+      const int pair = i % (32 * PANELS), part = i / (32 * PANELS);
+      const unsigned char* const gates = stage + layout.gates + pair / 16 * PANEL_BYTES + pair % 2 * 8;
+      float2 decays[2];
+      UNROLL for (int half = 0; half < 2; ++half) {
+        float2 sum{};
+        UNROLL for (int of_half = 0; of_half < 16; ++of_half) {
+          const int token = part * 32 + half * 16 + of_half;
+          const float2 gate =
+              *reinterpret_cast<const float2*>(gates + token * PANEL_ROW_BYTES + (pair % 16 / 2 ^ of_half % 8) * 16);
+          if (token < rows) sum.x += gate.x, sum.y += gate.y;
+        }
+        decays[half] = {exp2_approx(sum.x * log2_e), exp2_approx(sum.y * log2_e)};
+        *reinterpret_cast<float2*>(decays_of(2 * part + half) + 2 * pair) = decays[half];
+      }
+      *reinterpret_cast<float2*>(decays_of(FIRST_HALF + part) + 2 * pair) = {decays[0].x * decays[1].x,
+                                                                             decays[0].y * decays[1].y};
+    }
+    __syncwarp();
+    named_arrive(decays_barrier, 3 * WARPGROUP);
+  }
+
+  // By channel: S = decays S + K^T V, after write_decays(). The other warpgroups have replaced K by K with its decays
+  // to the chunk's end.
+  DEVICE void add_decayed_chunk(const Ring<STAGES>& ring) {
+    sync();
+    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+      UNROLL for (int r = 0; r < 2; ++r) {
+        const int channel = channel_of(panel * 64 + row + r * 8);
+        const float factor = decays_of(FIRST_HALF)[channel] * decays_of(SECOND_HALF)[channel];
+        UNROLL for (int block = panel; block < BLOCKS; block += PANELS) {
+          UNROLL for (int i = 0; i < 16; ++i) state[block][i / 2 * 4 + r * 2 + i % 2] *= factor;
+        }
+        UNROLL for (int i = 0; NORMALISED && i < 2; ++i) key_sum[panel][2 * r + i] *= factor;
+        totals[panel][r] *= factor;
+      }
+    }
+    __syncwarp();
+    named_sync(keys_barrier, 3 * WARPGROUP);
+    const unsigned char* const stage = stage_of(ring);
+    const unsigned k = operand(stage + layout.k), v = operand(stage + layout.v);
+    mma_fence();
+    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+      UNROLL for (int step = 0; step < CHUNK / 16; ++step) {
+        const unsigned at = k + panel * (PANEL_BYTES / 16) + step * MN_STEP;
+        UNROLL for (int part = 0; part < COLUMN_PANELS; ++part) {
+          multiply<IN_TYPE, 1, 1>(state[part * PANELS + panel], at, v + part * (PANEL_BYTES / 16) + step * MN_STEP, 1);
+        }
+        if constexpr (NORMALISED) {
+          multiply_narrow<IN_TYPE, 1>(key_sum[panel], at, narrow_operand(memory + layout.weights) + step * NARROW_STEP,
+                                      1);
+        }
+      }
+    }
+    mma_commit();
+    mma_wait<0>();
+  }
+
   // ---- initial and final states
 
   DEVICE void clear_state() {
-    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-      UNROLL for (int i = 0; i < 32; ++i) state[panel][i] = 0;
-      UNROLL for (int i = 0; i < 4; ++i) key_sum[panel][i] = 0;
+    UNROLL for (int block = 0; block < BLOCKS; ++block) {
+      UNROLL for (int i = 0; i < 32; ++i) state[block][i] = 0;
+      UNROLL for (int i = 0; block < PANELS && i < 4; ++i) key_sum[block][i] = 0;
     }
   }
   // Calls act(element, index in a [sequences, heads, HEAD_DIM, value_dim] tensor) for each of this thread's elements
@@ -128,11 +198,11 @@ struct State : Warpgroup {
   DEVICE void each_element(const Task& task, Act act) {
     const long long base =
         (static_cast<long long>(task.sequence) * p.linear.heads + task.head) * HEAD_DIM * p.value_dim;
-    UNROLL for (int panel = 0; panel < PANELS; ++panel) {
+    UNROLL for (int block = 0; block < BLOCKS; ++block) {
       UNROLL for (int i = 0; i < 32; ++i) {
-        const int r = panel * 64 + row + i / 2 % 2 * 8;
-        const int c = task.slice * 64 + i / 4 * 8 + column + i % 2;
-        if (r < HEAD_DIM && c < p.value_dim) act(state[panel][i], base + static_cast<long long>(r) * p.value_dim + c);
+        const int r = channel_of(block % PANELS * 64 + row + i / 2 % 2 * 8);
+        const int c = (task.slice * COLUMN_PANELS + block / PANELS) * 64 + i / 4 * 8 + column + i % 2;
+        if (r < HEAD_DIM && c < p.value_dim) act(state[block][i], base + static_cast<long long>(r) * p.value_dim + c);
       }
     }
   }
@@ -144,7 +214,7 @@ struct State : Warpgroup {
       const float* const sums = p.linear.initial_key_sum + key_sum_place(task);
       UNROLL for (int panel = 0; panel < PANELS; ++panel) {
         UNROLL for (int i = 0; i < 4; ++i) {
-          const int r = panel * 64 + row + i / 2 * 8;
+          const int r = channel_of(panel * 64 + row + i / 2 * 8);
           if (r < HEAD_DIM) key_sum[panel][i] = sums[r];
         }
       }
@@ -160,7 +230,7 @@ struct State : Warpgroup {
       float* const sums = p.linear.final_key_sum + key_sum_place(task);
       UNROLL for (int panel = 0; panel < PANELS; ++panel) {
         UNROLL for (int r = 0; r < 2; ++r) {
-          const int at = panel * 64 + row + r * 8;
+          const int at = channel_of(panel * 64 + row + r * 8);
           if (at < HEAD_DIM) sums[at] = key_sum[panel][2 * r];
         }
       }

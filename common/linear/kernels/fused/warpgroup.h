@@ -1,17 +1,16 @@
-// Members of both warpgroups of `fused`: one has the state, the other computes the outputs. They walk the same tasks,
+// Members of the warpgroups of `fused`: one has the state, the others compute the outputs. They walk the same tasks,
 // sum the gates, and prepare a chunk's tiles for the products. A thread holds parts of rows `row` and `row` + 8 of 64:
 // see common/kernel/wgmma.h.
 #pragma once
 
 #include "common/kernel/wgmma_square.h"
 #include "common/linear/kernels/exact_tokens.h"
+#include "common/linear/kernels/fused/channels.h"
 #include "common/linear/kernels/fused/schedule.h"
 
 namespace {
 
-/// Calls act(x) for both 16-bit elements of a pair, and returns the pair of results.
-template <class Act>
-DEVICE unsigned each_of_pair(unsigned pair, Act act) {
+DEVICE float2 floats_of_pair(unsigned pair) {
   float low, high;
   if constexpr (IN_TYPE == BF16) {
     low = __uint_as_float(pair << 16);
@@ -21,7 +20,13 @@ DEVICE unsigned each_of_pair(unsigned pair, Act act) {
         : "=f"(low), "=f"(high)
         : "r"(pair));
   }
-  return pack<IN_TYPE>(act(low), act(high));
+  return {low, high};
+}
+/// Calls act(x) for both 16-bit elements of a pair, and returns the pair of results.
+template <class Act>
+DEVICE unsigned each_of_pair(unsigned pair, Act act) {
+  const float2 x = floats_of_pair(pair);
+  return pack<IN_TYPE>(act(x.x), act(x.y));
 }
 template <class Act>
 DEVICE uint4 each_of_eight(uint4 x, Act act) {
@@ -36,7 +41,7 @@ DEVICE void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c,
 
 struct Warpgroup {
   const FusedParams& p;
-  const int index;  // 0: has the state, 1: computes the outputs
+  const int index;  // 0: has the state; 1, by channel also 2: computes outputs
   const int thread = threadIdx.x % WARPGROUP, warp = thread / 32, lane = threadIdx.x % 32;
   const int row = warp * 16 + lane / 4;  // of the 64
   const int column = lane % 4 * 2;       // of 8
@@ -53,6 +58,14 @@ struct Warpgroup {
     __syncwarp();
   }
   DEVICE void release(const Ring<STAGES>& ring) { arrive(barriers().empty[ring.index]); }
+  /// Returns which of the slice's panels of value columns this warpgroup has, and the panel's first column.
+  DEVICE int part() const { return COLUMN_PANELS == 1 ? 0 : index - 1; }
+  DEVICE int first_column(const Task& task) const { return (task.slice * COLUMN_PANELS + part()) * 64; }
+  DEVICE const unsigned char* values_of(const unsigned char* stage) const {
+    return stage + layout.v + part() * PANEL_BYTES;
+  }
+  DEVICE unsigned char* state_copy() const { return memory + layout.state + part() * (PANELS * PANEL_BYTES); }
+  DEVICE unsigned char* out_panel() const { return memory + layout.out + part() * PANEL_BYTES; }
   /// Returns this warp's own copy of the sums of the chunk's log decays.
   DEVICE float* sums() const {
     return reinterpret_cast<float*>(memory + layout.barriers + 1024) + (index * 4 + warp) * CHUNK;
