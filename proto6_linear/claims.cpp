@@ -372,6 +372,14 @@ Claim gate_cost(const std::string& gate, double most) {
       "{values.baseline.variant} without a gate");
 }
 
+Claim channel_over_token() {
+  return compared(
+      {"channel_over_token", "A gate by channel takes at most twice the time of a gate by token.",
+       "time with a gate by channel / by token", "<=", 2, expectation},
+      [](const Measurement& result) { return is_plain(result, {"gate"}) && is(result, "fused"); }, {"gate"},
+      steps("gate", {{"token", "channel"}}), "A gate by channel", "a gate by token");
+}
+
 Claim normalised() {
   return compared(
       {"normalised", "Dividing by the sum of keys costs at most 15 %.", "time normalised / time without", "<=", 1.15,
@@ -603,6 +611,7 @@ std::vector<Claim> linear_claims(const DeviceInfo& /*device*/) {
           gate_cost("head", 1.1),
           gate_cost("token", 1.1),
           gate_cost("channel", 1.5),
+          channel_over_token(),
           normalised(),
           feature_cost(),
           decode_rate(),

@@ -1,6 +1,7 @@
 #include "proto6_linear/sweep.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -139,6 +140,11 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
     row(128, 16, 1, 65536);
     row(128, 32, 1, 8192);
     row(256, 8, 4, 4096);
+    // Gates by token and by channel, as in GLA.
+    for (const auto& [head_dim, heads, batch, tokens] : {std::array{128, 24, 2, 8192}, {64, 16, 8, 2048}}) {
+      add({fused, integers("head_dim", {head_dim}), integers("heads", {heads}), integers("batch", {batch}),
+           integers("q_len", {tokens}), texts("gate", {"token", "channel"})});
+    }
   }
   if (!full) return sweep;
   for (const int64_t head_dim : {64, 128, 256}) {

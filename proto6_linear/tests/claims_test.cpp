@@ -103,6 +103,7 @@ TEST(LinearClaimsTest, OfMadeUpResults) {
                                          {"gate_head", "chunk gate", "refuted"},
                                          {"gate_token", "chunk gate", "refuted"},
                                          {"gate_channel", "chunk gate", "refuted"},
+                                         {"channel_over_token", "gate", "supported"},
                                          {"normalised", "normalised", "supported"},
                                          {"feature", "chunk feature", "refuted"},
                                          {"decode_rate", "", "supported"},

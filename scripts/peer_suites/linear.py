@@ -1,7 +1,7 @@
 """Linear attention on a GPU, bf16: this project's kernels against flash-linear-attention (fla).
 
-The rows are causal, on tensors [batch, tokens, heads, head_dim]. They have no gate, or a gate for each token and head
-(simple GLA, gated linear attention). fla has many functions for the same result, here called forms. Only the forms that
+The rows are causal, on tensors [batch, tokens, heads, head_dim]. They have no gate, a gate for each token and head
+(simple GLA, gated linear attention), or a gate for each of its channels (GLA). fla has many functions for the same result, here called forms. Only the forms that
 this project found fastest take part.
 """
 
@@ -14,12 +14,13 @@ from .clocks import torch
 MARK, DEVICE, SECONDS = "peers-linear", "cuda:0", 0.05
 # head_dim, heads, sequences, tokens of each sequence.
 AXES = ("head_dim", "heads", "batch", "q_len")
-ROWS = [(64, 32, 4, 4096), (64, 32, 1, 65536), (64, 32, 16, 1024), (64, 1, 1, 1024), (128, 16, 4, 4096),
-        (128, 16, 1, 65536), (128, 32, 1, 8192), (256, 8, 4, 4096)]
+ROWS = [(64, 32, 4, 4096), (64, 32, 1, 65536), (64, 32, 16, 1024), (64, 1, 1, 1024), (64, 16, 8, 2048),
+        (128, 16, 4, 4096), (128, 16, 1, 65536), (128, 32, 1, 8192), (128, 24, 2, 8192), (256, 8, 4, 4096)]
 # For each gate the forms of fla, each with its module and its function.
 FORMS = {"none": {"chunk": ("fla.ops.linear_attn", "chunk_linear_attn"),
                   "fused_chunk": ("fla.ops.linear_attn", "fused_chunk_linear_attn")},
-         "token": {"chunk": ("fla.ops.simple_gla", "chunk_simple_gla")}}
+         "token": {"chunk": ("fla.ops.simple_gla", "chunk_simple_gla")},
+         "channel": {"chunk": ("fla.ops.gla", "chunk_gla")}}
 
 
 def about():
@@ -40,8 +41,9 @@ def makers(ours, row, gate):
     torch.manual_seed(tokens + dim)
     q, k, v = (torch.randn(batch, tokens, heads, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     options, gate_of_ours = {"normalize": False}, None
-    if gate == "token":
-        options = {"g": torch.nn.functional.logsigmoid(torch.randn(batch, tokens, heads, device="cuda")) / 16}
+    if gate != "none":
+        shape = (batch, tokens, heads, *([dim] if gate == "channel" else []))
+        options = {"g": torch.nn.functional.logsigmoid(torch.randn(shape, device="cuda")) / 16}
         gate_of_ours = options["g"].transpose(1, 2).contiguous()
     return {"ours": lambda: sides.Call(ours, q, k, v, gate_of_ours, bshd=True),
             **{name: lambda module=module, function=function:
@@ -68,7 +70,8 @@ def measure(ours, machine, row, gate, seconds):
     agree = all(close(answer, answers[-1]) for answer in answers)
     del answers
     turns = clocks.take_turns(found, seconds)
-    bytes_moved = batch * tokens * heads * (4 * 2 * dim + (4 if gate == "token" else 0))
+    gates = {"none": 0, "token": 1, "channel": dim}[gate]
+    bytes_moved = batch * tokens * heads * (4 * 2 * dim + 4 * gates)
     return {**dict(zip(AXES, row)), "gate": gate, "turns": len(turns), "agree": agree, **figures(turns, bytes_moved)}
 
 
