@@ -2,8 +2,8 @@
 // registers.
 //
 // A threadgroup computes 64 value columns of a sequence and head at a time, or by channel 64 * COLUMN_PANELS. Chunks of
-// 64 tokens pass through STAGES buffers. One thread fills the buffers by tensor copies. One warpgroup computes the state
-// S, and another warpgroup the outputs O:
+// 64 tokens pass through STAGES buffers. One thread fills the buffers by tensor copies. One warpgroup computes the
+// state S, and another warpgroup the outputs O:
 //
 //   S = e^G_end S + K^T (e^(G_end - G_j) V)
 //   O = e^G (Q S) + (Q K^T o M) V,   M_ij = e^(G_i - G_j) for j <= i
@@ -21,8 +21,8 @@
 // task first reads the segment's keys and values, and publishes the segment's own state: what the segment adds to S.
 // Then each task computes the state before its segment from what earlier segments have published (decoupled look-back,
 // Merrill and Garland 2016), and computes the outputs. Threadgroups take tasks in the order of the tasks' segments. So
-// a task waits only for tasks that some threadgroup has begun. The keys and values of a segment of at most STAGES
-// chunks stay in shared memory, and are read only once.
+// a task waits only for tasks that some threadgroup has begun. Unless the gate is by channel, the keys and values of a
+// segment of at most STAGES chunks stay in shared memory, and are read only once.
 //
 // If NORMALISED, the kernel computes the key sum z by products too: K^T times the tokens' decays. The decays fill eight
 // columns, the least width of a product on a tensor core. The feature map is applied to Q and K in shared memory.
@@ -32,10 +32,9 @@
 // epilogue.h (their way to memory); by channel also channels.h (the order of rows) and scores.h (weights). setup.h has
 // what all of them share.
 //
-// Function constants: HEAD_DIM (multiple of 8, at most 256), STAGES, GATE, NORMALISED, IN_TYPE; by channel COLUMN_PANELS
-// (1, or 2 if HEAD_DIM is at most 128).
-// Grid: at most as many threadgroups as run at the same time, one on a multiprocessor; 384 threads, by channel 512;
-// FusedLayout's threadgroup memory.
+// Function constants: HEAD_DIM (multiple of 8, at most 256), STAGES, GATE, NORMALISED, IN_TYPE; by channel
+// COLUMN_PANELS (1, or 2 if HEAD_DIM is at most 128). Grid: at most as many threadgroups as run at the same time, one
+// on a multiprocessor; 384 threads, by channel 512; FusedLayout's threadgroup memory.
 //
 // Checked: fused[GATE=0,HEAD_DIM=64,IN_TYPE=2,NORMALISED=0,STAGES=8] without spills
 // Checked: fused[GATE=2,HEAD_DIM=64,IN_TYPE=2,NORMALISED=1,STAGES=8] without spills

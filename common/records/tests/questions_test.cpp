@@ -31,7 +31,8 @@ const std::map<std::string, std::string> without_row = {
      "lines_halide_gpu lines_halide_tuned schedule autoscheduler"},
     {"proto6_linear",
      "fused scan_form segments chunk_64 chunk_128 host_scan_share device_scan flat floor rate_64 rate_128 scaling "
-     "memory gate_head gate_token gate_channel channel_over_token normalised feature decode_rate crossover_4096 equivalence error_growth"},
+     "memory gate_head gate_token gate_channel channel_over_token normalised feature decode_rate crossover_4096 "
+     "equivalence error_growth"},
     {"proto7_variants",
      "window_by_list window_lists sparse_lists gqa_index rope_share rope_copy expand_share same_tile"},
     {"proto8_extension", "dispatch allocations"}};
