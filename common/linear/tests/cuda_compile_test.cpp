@@ -35,6 +35,7 @@ TEST_F(LinearCudaCompileTest, VariantsCompile) {
   for (const std::string& line : test::lines_with_kernels_names) square.text += line + "\n";
   for (const Shape& shape : {Shape{bf16, 16, 16, GATE_NONE, false, true, named_feature("relu")},
                              Shape{f32, 24, 40, GATE_CHANNEL, true, true, named_feature("elu1")},
+                             Shape{f16, 72, 136, GATE_CHANNEL, true, true, named_feature("elu1")},
                              Shape{bf16, 64, 64, GATE_TOKEN, false, true, user_feature(square)}}) {
     for (const auto& [variant, scan] :
          {std::pair{"phases", "passes"}, {"phases", "lookback"}, {"fused", "none"}, {"recurrent", "none"}}) {
