@@ -3,7 +3,8 @@
 // The kernel reads a block from memory once, for all rows of the tile. It computes the dot products of DOT_KEYS keys
 // and DOT_ROWS rows along head_dim in registers. It loads a key's values once for DOT_ROWS rows, and adds them to these
 // rows' outputs in registers. While the kernel computes scores, it prefetches the block's values. While it adds up the
-// values, it prefetches the next block's keys.
+// values, it prefetches the next block's keys. The prefetches are spread evenly over the computation, so that the
+// memory is not idle while the kernel computes.
 //
 // Function constants: HEAD_DIM, ROWS, BLOCK_C (a multiple of 4 and of VECTOR_WIDTH), PAGE_SIZE (0: contiguous), CAUSAL,
 // IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS, APPENDS (1 only for a cache of Q's
@@ -11,9 +12,11 @@
 // 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). decode_join has the same constants. Threadgroup memory:
 // CpuDecodeLayout. Grid: workers; the grid of decode_join: tiles (batch * kv_heads * tiles of a group).
 //
-// The kernel converts elements of a cache of 8 bits when it loads them into registers. The kernel multiplies a key's
-// scores by the scale of the key's page in K, and the key's weights by the scale of this page in V. With a cache of any
-// type it computes a row anew if an output of the row is not finite (common/attention/kernels/repair.h).
+// If the cache's elements are shorter than 32 bits and a tile has more than DOT_ROWS rows, the kernel converts some
+// keys to floats in the L1 cache, and all rows read them there. Else it converts elements when it loads them into
+// registers. Elements of 8 bits are converted without their scales: the kernel multiplies a key's scores by the scale
+// of the key's page in K, and the key's weights by the scale of this page in V. With a cache of any type it computes a
+// row anew if an output of the row is not finite (common/attention/kernels/repair.h).
 //
 // With APPENDS the kernel rotates new keys, stores them in threadgroup memory, and reads them there. It reads new
 // values from their own tensor. The workers of the first tile of a key/value head also write the head's new keys and
@@ -44,11 +47,23 @@ constexpr CpuDecodeLayout layout(HEAD_DIM, ROWS, BLOCK_C);
 constexpr int LANES = gcd(HEAD_DIM, VECTOR_WIDTH);
 constexpr int VECTORS = HEAD_DIM / LANES;  // of a row
 constexpr int DOT_KEYS = 4, DOT_ROWS = VECTOR_REGISTERS >= 32 ? 4 : 2;
-constexpr int REST_ROWS = ROWS % DOT_ROWS;
+constexpr int REST_ROWS = ROWS % DOT_ROWS, ROW_GROUPS = (ROWS + DOT_ROWS - 1) / DOT_ROWS;
 constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
-constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
+constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES, LINES = (ROW_BYTES + LINE_BYTES - 1) / LINE_BYTES;
 constexpr bool SCALED = ELEMENT_BYTES == 1;
+constexpr bool CONVERTS = CACHE_TYPE != F32 && ROW_GROUPS > 1;  // whether keys are converted in the L1 cache
+constexpr int READ_TYPE = CONVERTS ? F32 : CACHE_TYPE;          // of the keys that the products read
+constexpr int VALUE_KEYS = ROW_GROUPS > 1 ? 16 : BLOCK_C;       // keys whose values all rows read from the L1 cache
+
+/// Returns how many vectors of a key's values are multiplied at a time, for COUNT rows.
+constexpr int value_width(int count) { return largest_divisor(VECTORS, count == 1 ? 8 : DOT_ROWS == 4 ? 4 : 2); }
+/// Whether prefetches are spread over the computation. One to three rows take no longer than the prefetches; there rows
+/// of the cache are prefetched as a whole.
+constexpr bool SPREADS = ROWS >= DOT_ROWS;
+/// How often a key's values are read for a tile's rows.
+constexpr int VALUE_PASSES =
+    ROWS / DOT_ROWS * (VECTORS / value_width(DOT_ROWS)) + (REST_ROWS > 0 ? VECTORS / value_width(REST_ROWS) : 0);
 // A score times UNIT is the natural logarithm of a weight. A score times FACTOR is the weight's logarithm to base 4,
 // for exp4(). Without a score hook Q is scaled so that scores are logarithms to base 4 from the start.
 constexpr float UNIT = SCORE_IS_IDENTITY ? ln_4 : 1, FACTOR = SCORE_IS_IDENTITY ? 1 : log4_e;
@@ -74,19 +89,42 @@ INLINE Quad folded(Vector<float, N> v) {
   }
 }
 
-/// Returns the sum of the lanes of each of four vectors.
+template <typename T, T... I>
+struct Numbers {};
+/// Takes lanes A, B, C and D of each group of four lanes; lanes 4 to 7 are those of the same group of y.
+template <int A, int B, int C, int D, int... I>
+INLINE Floats of_groups(Floats x, Floats y, Numbers<int, I...>) {
+  constexpr int at[4] = {A % 4 + A / 4 * LANES, B % 4 + B / 4 * LANES, C % 4 + C / 4 * LANES, D % 4 + D / 4 * LANES};
+  return __builtin_shufflevector(x, y, (I / 4 * 4 + at[I % 4])...);
+}
+template <int A, int B, int C, int D>
+INLINE Floats of_groups(Floats x, Floats y) {
+  return of_groups<A, B, C, D>(x, y, __make_integer_seq<Numbers, int, LANES>());
+}
+
+/// Returns the sum of the lanes of each of four vectors. All groups of four lanes are added up at once, and then the
+/// groups.
 INLINE Quad lane_sums(const Floats (&v)[4]) {
-  const Quad a = folded<LANES>(v[0]), b = folded<LANES>(v[1]), c = folded<LANES>(v[2]), d = folded<LANES>(v[3]);
-  const Quad ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  const Quad cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
-  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+  const Floats ab = of_groups<0, 4, 1, 5>(v[0], v[1]) + of_groups<2, 6, 3, 7>(v[0], v[1]);
+  const Floats cd = of_groups<0, 4, 1, 5>(v[2], v[3]) + of_groups<2, 6, 3, 7>(v[2], v[3]);
+  return folded<LANES>(of_groups<0, 1, 4, 5>(ab, cd) + of_groups<2, 3, 6, 7>(ab, cd));
+}
+
+template <int N>
+INLINE float sum_of_lanes(Vector<float, N> v) {
+  const Quad four = folded<N>(v);
+  return (four[0] + four[1]) + (four[2] + four[3]);
 }
 
 template <int N>
 INLINE float largest_lane(Vector<float, N> v) {
-  float most = v[0];
-  UNROLL for (int i = 1; i < N; ++i) most = v[i] > most ? v[i] : most;
-  return most;
+  if constexpr (N == 1) {
+    return v[0];
+  } else {
+    Vector<float, N / 2> low, high;
+    UNROLL for (int i = 0; i < N / 2; ++i) low[i] = v[i], high[i] = v[N / 2 + i];
+    return largest_lane<N / 2>(low > high ? low : high);
+  }
 }
 
 /// A sequence and its blocks on the line of blocks (decode.h). All tiles of the sequence have the same number of
@@ -160,9 +198,31 @@ struct Block {
   float k_scales[SCALED ? BLOCK_C : 1], v_scales[SCALED ? BLOCK_C : 1];
 };
 
-INLINE void ask_for(const char* row) {
-  UNROLL for (int line = 0; line < ROW_BYTES; line += LINE_BYTES) __builtin_prefetch(row + line, 0, 2);
-}
+/// Prefetches a line of a row, or all lines.
+INLINE void ask_for(const char* row, int line) { __builtin_prefetch(row + line * LINE_BYTES, 0, 2); }
+INLINE void ask_for(const char* row) { UNROLL for (int line = 0; line < LINES; ++line) ask_for(row, line); }
+
+/// Spreads the prefetches of rows, line by line: VALUE_PASSES calls of step() prefetch one row. Without SPREADS each
+/// call prefetches a row, until no row is left.
+struct Asker {
+  const char* const* rows;
+  int count;  // of the rows
+  int row = 0, line = 0, due = 0;
+
+  INLINE void step() {
+    if (!SPREADS) {
+      if (row < count) ask_for(rows[row++]);
+      return;
+    }
+    for (due += LINES; due >= VALUE_PASSES; due -= VALUE_PASSES) {
+      if (row >= count) continue;
+      ask_for(rows[row], line);
+      if (++line < LINES) continue;
+      line = 0;
+      ++row;
+    }
+  }
+};
 
 /// Returns the number of the part in which a worker leaves its result for a tile: the worker's second part if the tile
 /// begins in the worker's share, else the worker's first part.
@@ -306,13 +366,26 @@ struct Worker {
     for (int i = block.keys; i % DOT_KEYS != 0; ++i) block.k[i] = block.k[block.keys - 1];
   }
 
-  /// Computes the scores of COUNT rows from `row` on and of four keys from `i` on.
+  /// Converts `count` rows to floats. Returns the rows' addresses in `converted`.
+  static INLINE void convert(const char* const* rows, int count, float (*floats)[HEAD_DIM], const char** converted) {
+    for (int i = 0; i < count; ++i) {
+      for (int d = 0; d < HEAD_DIM; d += LANES) store(floats[i] + d, load_elements<CACHE_TYPE, LANES>(rows[i], d));
+      converted[i] = reinterpret_cast<const char*>(floats[i]);
+    }
+  }
+
+  /// Computes the scores of COUNT rows from `row` on and of the block's four keys from `i` on. `keys_at`: where these
+  /// keys lie, in READ_TYPE. Prefetches the `asks` rows at `asked` meanwhile.
   template <int COUNT>
-  INLINE void multiply_keys(const Block& block, int row, int i) {
+  INLINE void multiply_keys(const char* const* keys_at, int row, int i, const char* const* asked, int asks) {
+    for (int a = 0; !SPREADS && a < asks; ++a) ask_for(asked[a]);
     Floats acc[COUNT][DOT_KEYS] = {};
     for (int d = 0; d < HEAD_DIM; d += LANES) {
+      if (SPREADS && d * ELEMENT_BYTES % LINE_BYTES == 0) {
+        for (int a = 0; a < asks; ++a) ask_for(asked[a], d * ELEMENT_BYTES / LINE_BYTES);
+      }
       Floats keys[DOT_KEYS];
-      UNROLL for (int key = 0; key < DOT_KEYS; ++key) keys[key] = load_elements<CACHE_TYPE, LANES>(block.k[i + key], d);
+      UNROLL for (int key = 0; key < DOT_KEYS; ++key) keys[key] = load_elements<READ_TYPE, LANES>(keys_at[key], d);
       UNROLL for (int r = 0; r < COUNT; ++r) {
         const Floats query = load<Floats>(q + (row + r) * HEAD_DIM + d);
         UNROLL for (int key = 0; key < DOT_KEYS; ++key) acc[r][key] += query * keys[key];
@@ -329,11 +402,20 @@ struct Worker {
   }
 
   INLINE void multiply_keys(const Block& block) {
+    alignas(LINE_BYTES) float floats[CONVERTS ? DOT_KEYS : 1][HEAD_DIM];
+    const char* converted[DOT_KEYS];
     for (int i = 0; i < block.keys; i += DOT_KEYS) {
-      for (int key = i; key < min(i + DOT_KEYS, block.keys); ++key) ask_for(block.v[key]);
-      int row = 0;
-      for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS) multiply_keys<DOT_ROWS>(block, row, i);
-      if constexpr (REST_ROWS > 0) multiply_keys<REST_ROWS>(block, row, i);
+      if constexpr (CONVERTS) convert(block.k + i, DOT_KEYS, floats, converted);
+      const char* const* const keys_at = CONVERTS ? converted : block.k + i;
+      // Each group of rows prefetches its share of these keys' values.
+      const auto share = [&](int group) INLINE_LAMBDA { return min(i + DOT_KEYS * group / ROW_GROUPS, block.keys); };
+      int row = 0, group = 0;
+      for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS, ++group) {
+        multiply_keys<DOT_ROWS>(keys_at, row, i, block.v + share(group), share(group + 1) - share(group));
+      }
+      if constexpr (REST_ROWS > 0) {
+        multiply_keys<REST_ROWS>(keys_at, row, i, block.v + share(group), share(group + 1) - share(group));
+      }
     }
   }
 
@@ -378,8 +460,6 @@ struct Worker {
         }
         weights += weight;
       }
-      float total = 0;
-      UNROLL for (int i = 0; i < VECTOR_WIDTH; ++i) total += weights[i];
       if (larger > maximum[row]) {
         const float alpha = exp4(Quad{} + (maximum[row] - larger) * FACTOR)[0];
         for (int d = 0; d < HEAD_DIM; d += LANES) {
@@ -388,24 +468,26 @@ struct Worker {
         sum[row] *= alpha;
         maximum[row] = larger;
       }
-      sum[row] += total;
+      sum[row] += sum_of_lanes<VECTOR_WIDTH>(weights);
     }
   }
 
-  /// Adds the block's values to COUNT rows of outputs from `row` on. Prefetches the keys of `next` if `next` is not
-  /// null.
+  /// Adds values of the block's keys from `first` to before `end` to COUNT rows of outputs from `row` on. `values_at`:
+  /// where these keys' values lie, in READ_TYPE.
   template <int COUNT>
-  INLINE void add_values(const Block& block, int row, const Block* next) {
-    constexpr int WIDTH = largest_divisor(VECTORS, COUNT == 1 ? 8 : DOT_ROWS == 4 ? 4 : 2);
+  INLINE void add_values(const char* const* values_at, int first, int end, int row, Asker& asker) {
+    constexpr int WIDTH = value_width(COUNT);
     for (int d = 0; d < HEAD_DIM; d += WIDTH * LANES) {
       Floats acc[COUNT][WIDTH];
       UNROLL for (int r = 0; r < COUNT; ++r) {
         UNROLL for (int w = 0; w < WIDTH; ++w) acc[r][w] = load<Floats>(o + (row + r) * HEAD_DIM + d + w * LANES);
       }
-      for (int i = 0; i < block.keys; ++i) {
-        if (d == 0 && next && i < next->keys) ask_for(next->k[i]);
+      for (int i = first; i < end; ++i) {
+        asker.step();
         Floats values[WIDTH];
-        UNROLL for (int w = 0; w < WIDTH; ++w) values[w] = load_elements<CACHE_TYPE, LANES>(block.v[i], d + w * LANES);
+        UNROLL for (int w = 0; w < WIDTH; ++w) {
+          values[w] = load_elements<READ_TYPE, LANES>(values_at[i - first], d + w * LANES);
+        }
         UNROLL for (int r = 0; r < COUNT; ++r) {
           const float weight = scores[(row + r) * BLOCK_C + i];
           UNROLL for (int w = 0; w < WIDTH; ++w) acc[r][w] += weight * values[w];
@@ -417,10 +499,19 @@ struct Worker {
     }
   }
 
+  /// Adds the block's values to the tile's outputs. Prefetches the keys of `next` if `next` is not null.
   INLINE void add_values(const Block& block, const Block* next) {
-    int row = 0;
-    for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS) add_values<DOT_ROWS>(block, row, row == 0 ? next : nullptr);
-    if constexpr (REST_ROWS > 0) add_values<REST_ROWS>(block, row, row == 0 ? next : nullptr);
+    Asker asker{next ? next->k : nullptr, next ? next->keys : 0};
+    alignas(LINE_BYTES) float floats[CONVERTS ? VALUE_KEYS : 1][HEAD_DIM];
+    const char* converted[VALUE_KEYS];
+    for (int first = 0; first < block.keys; first += VALUE_KEYS) {
+      const int end = min(first + VALUE_KEYS, block.keys);
+      if constexpr (CONVERTS) convert(block.v + first, end - first, floats, converted);
+      const char* const* const values_at = CONVERTS ? converted : block.v + first;
+      int row = 0;
+      for (; row + DOT_ROWS <= ROWS; row += DOT_ROWS) add_values<DOT_ROWS>(values_at, first, end, row, asker);
+      if constexpr (REST_ROWS > 0) add_values<REST_ROWS>(values_at, first, end, row, asker);
+    }
   }
 
   /// Attends to the blocks of the tile from `from` to before `to`.
