@@ -96,21 +96,23 @@ inline std::vector<PagedMutation> decode_mutations(bool cuda) {
        "max(min(seen.end + 1 - block.first_key"}};
 }
 
-/// Mutations of the kernel `decode_wgmma`.
+/// Mutations of the kernel `decode_wgmma`. A part that nobody has written holds NaN, and rows that are not finite are
+/// computed anew; so a mutation must read another part that is written.
 inline std::vector<PagedMutation> wide_mutations() {
   const std::string file = "common/paged/kernels/decode_wgmma.cuda.cu", appends = "append=fused page_order=random";
   return {
       {"leaves out the last part", file, "if (these + i > parts.last) break;", "if (these + i >= parts.last) break;"},
-      {"adds a part that was not loaded", file, "if (these + i > parts.last) break;", ""},
-      {"takes another part of the first worker", file, "part_number(worker + i, worker + i == parts.first)",
-       "part_number(worker + i, worker + i != parts.first)"},
+      {"adds the last part but one twice, and the last part not at all", file,
+       "part_number(worker + i, worker + i == parts.first)",
+       "part_number(min(worker + i, parts.last - 1), min(worker + i, parts.last - 1) == parts.first)"},
+      {"takes the part of another row", file, "== parts.first) * ROWS + row;", "== parts.first) * ROWS + (row ^ 1);"},
       {"does not reset the number of rows that are taken", file, "*taken = 0;", ""},
       {"does not reset the number of parts", file, "*arrived = 0;", ""},
       {"makes the window of all queries the last query's", file, "visible_keys(rows[r].query,",
        "visible_keys(p.q_len - 1,", "window_left=37"},
       {"lets a query see the key after its own key", file, "key >= end[r]", "key > end[r]"},
       {"masks no block but the last", file, "first_key + BLOCK_C > min(end[0], end[1])",
-       "first_key + BLOCK_C > here.keys", "window_left=37"},
+       "first_key + BLOCK_C > here.keys"},
       {"does not rescale O when the maximum grows", file, "if (grew && i > 0) scale_o", "if (false) scale_o"},
       {"does not rescale the sums when the maximum grows", file, "sum[r] *= alpha[r];", ""},
       {"adds to O of the tile before", file, "step > 0 || !first_block", "true", "batch=8"},
