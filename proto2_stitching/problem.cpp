@@ -101,7 +101,7 @@ KernelSource fragment_of(const AttentionHooks& hook) {
 }
 
 // The register tiles that cover the scores of a range of keys (a row for each key), and the rows of all these tiles.
-// register_tiles() cuts the tiles as `rows_of_tile` of tuned.cpu.cpp does.
+// register_tiles() cuts the tiles as `rows_of_tile` of tuned/tile.h does.
 struct RegisterTiles {
   int64_t tiles = 0, rows = 0;
 };

@@ -170,7 +170,7 @@ void verify_finding(const Json& record, Problems& problems) {
 class KernelTexts {
  public:
   KernelTexts() {
-    for (const std::string& path : kernel_files()) files_.push_back({path, read_source({}, path)});
+    for (const std::string& path : kernel_files()) files_.push_back({path, text_of(path)});
   }
   bool empty() const { return files_.empty(); }
 
@@ -193,6 +193,15 @@ class KernelTexts {
   }
 
  private:
+  /// A header may define an entry. A kernel that includes a header which exists only as a replaced text has its own
+  /// entry.
+  static std::string text_of(const std::string& path) {
+    try {
+      return expanded_text({.path = path, .entry = ""});
+    } catch (const BadInput&) {
+      return read_source({}, path);
+    }
+  }
   static bool defines(const SourceFile& file, const std::string& entry) {
     return file.text.find(is_machine_code(file.path) ? entry : entry + "(") != file.text.npos;
   }
