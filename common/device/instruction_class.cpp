@@ -72,7 +72,7 @@ std::vector<std::string> aarch64_classes(std::string_view text) {
   const std::string_view name = text.substr(0, text.find_first_of(" \t"));
   std::string_view operands = text.substr(name.size());
   operands.remove_prefix(std::min(operands.find_first_not_of(" \t{"), operands.size()));
-  if (begins(name, {"bfmmla", "smmla", "ummla", "usmmla"})) return {"matrix"};
+  if (begins(name, {"bfmmla", "smmla", "ummla", "usmmla"})) return {"matrix", "multiply_add"};
   if (begins(name, {"fmla", "fmls", "fmlal", "fmlsl", "fmadd", "fmsub", "fnmadd", "fnmsub", "bfdot", "bfmlal"})) {
     return {"multiply_add"};
   }

@@ -12,8 +12,9 @@ namespace attn {
 /// operand in memory. A multiply-add that reads memory has two classes; most instructions have no class.
 std::vector<std::string> x86_classes(std::string_view text);
 
-/// `text` is an AArch64 instruction as LLVM prints it, "\tfmla\tv0.4s, v1.4s, v2.s[0]". The classes are x86's. A pair
-/// of loads, or a load of several registers, counts as one load of all its bytes.
+/// `text` is an AArch64 instruction as LLVM prints it, "\tfmla\tv0.4s, v1.4s, v2.s[0]". The classes are x86's. A
+/// product of matrices is a multiply-add, too, because it takes vector registers. A pair of loads, or a load of several
+/// registers, counts as one load of all its bytes.
 std::vector<std::string> aarch64_classes(std::string_view text);
 
 /// Returns at most one class of an instruction of SASS (machine code of an NVIDIA GPU). `name` has the modifiers but no

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -18,6 +19,7 @@
 #include "common/attention/rope.h"
 #include "common/attention/user_function.h"
 #include "common/backends/cpu/compiler.h"
+#include "common/backends/cpu/sanitizers.h"
 #include "common/base/error.h"
 #include "common/cases/problem.h"
 #include "common/cases/user_functions.h"
@@ -34,8 +36,8 @@ struct Host {
   int64_t tile_vectors, tile_rows;  // the size of the register tile if the kernel's tile has many queries
   bool copies_pages;                // the tuned kernel copies K if the rows of K lie a multiple of 4 KiB apart
   bool asks_ahead;                  // the tuned kernel prefetches the next rows that it copies (ASK_AHEAD)
-  bool bf16_dot;                    // the tuned kernel in bf16 uses the dot product of bf16 pairs (BF16_DOT)
-  bool amx;                         // amx.cpu.cpp replaces the tuned kernel in bf16
+  bool bf16_dot;                    // the tuned kernel in bf16 multiplies bf16 (BF16_DOT)
+  std::set<std::string> tuned;      // the files of the tuned kernel for all element types
 };
 
 void PrintTo(const Host& host, std::ostream* out) { *out << host.family; }
@@ -76,19 +78,22 @@ class Hosts : public test::OnDevice<testing::TestWithParam<Host>> {
   const DeviceInfo info_ = cpu_info(target_);
 };
 
-INSTANTIATE_TEST_SUITE_P(All, Hosts,
-                         testing::Values(Host{"x86-64-v2", 4, 16, 2, 6, true, false, false, false},
-                                         Host{"x86-64-v3", 8, 16, 2, 6, true, false, false, false},
-                                         Host{"x86-64-v4", 16, 32, 4, 6, false, true, false, false},
-                                         Host{"cascadelake", 16, 32, 4, 6, false, true, false, false},
-                                         Host{"znver4", 16, 32, 2, 12, true, false, true, false},
-                                         Host{"graniterapids", 16, 32, 4, 6, false, true, false, true},
-                                         Host{"neoverse-n1", 4, 32, 4, 6, true, false, false, false}),
-                         [](const auto& test) {
-                           std::string name = test.param.family;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, Hosts,
+    testing::Values(Host{"x86-64-v2", 4, 16, 2, 6, true, false, false, {"tuned"}},
+                    Host{"x86-64-v3", 8, 16, 2, 6, true, false, false, {"tuned"}},
+                    Host{"x86-64-v4", 16, 32, 4, 6, false, true, false, {"tuned"}},
+                    Host{"cascadelake", 16, 32, 4, 6, false, true, false, {"tuned"}},
+                    Host{"znver4", 16, 32, 2, 12, true, false, true, {"tuned"}},
+                    Host{"graniterapids", 16, 32, 4, 6, false, true, false, {"tuned", "amx"}},
+                    Host{"cortex-a72", 4, 32, 4, 5, true, false, false, {"neon"}},
+                    Host{"neoverse-n1", 4, 32, 4, 5, true, false, false, {"neon"}},
+                    Host{"neoverse-v1", 4, 32, 4, 5, true, false, true, {"neon", "neon_f16", "neon_bf16"}}),
+    [](const auto& test) {
+      std::string name = test.param.family;
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name;
+    });
 
 TEST_P(Hosts, HaveTheRegisterTileThatTheirRegistersHold) {
   const Host& host = GetParam();
@@ -120,8 +125,8 @@ TEST_P(Hosts, CopyRowsOfKThatMayEvictEachOtherFromTheL1Cache) {
   }
   pages.layout = Layout::bhsd;
   EXPECT_EQ(constant(pages, "COPY_K"), 0);
-  pages.dtype = DType::f16;  // the kernel converts K, and therefore copies K
-  EXPECT_EQ(constant(pages, "COPY_K"), 1);
+  pages.dtype = DType::f16;  // a kernel that converts K copies K
+  EXPECT_EQ(constant(pages, "COPY_K"), !GetParam().tuned.contains("neon_f16"));
 }
 
 TEST_P(Hosts, CompileEveryKernel) {
@@ -178,10 +183,39 @@ TEST_P(Hosts, CompileEveryKernel) {
   }
   std::set<std::string> expected;
   for (const std::string& path : kernel_files()) {
-    if (!path.starts_with("common/attention/kernels/") || !path.ends_with(".cpu.cpp")) continue;
-    if (GetParam().amx || path.find("amx") == std::string::npos) expected.insert(path);
+    const std::string folder = "common/attention/kernels/", ending = ".cpu.cpp";
+    if (!path.starts_with(folder) || !path.ends_with(ending)) continue;
+    const std::string kernel = path.substr(folder.size(), path.size() - folder.size() - ending.size());
+    const bool of_tuned = kernel == "tuned" || kernel == "amx" || kernel.starts_with("neon");
+    if (!of_tuned || GetParam().tuned.contains(kernel)) expected.insert(path);
   }
   EXPECT_EQ(kernels, expected);
+}
+
+// The busiest loop of a kernel of AArch64 is mostly multiply-adds, and stores no register.
+TEST(ArmKernels, MultiplyInRegisters) {
+  if (sanitizes("address") || sanitizes("undefined")) GTEST_SKIP() << "sanitizers add instructions of their own";
+  for (const char* family : {"cortex-a72", "neoverse-n1", "neoverse-v1", "apple-m1"}) {
+    const CpuTarget target = CpuTarget::named(family);
+    const DeviceInfo info = cpu_info(target);
+    std::unique_ptr<CpuCompiler> compiler;
+    try {
+      compiler = std::make_unique<CpuCompiler>(target);
+    } catch (const DeviceMissing& error) {
+      GTEST_SKIP() << error.what();
+    }
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      for (const int64_t head_dim : {64, 128}) {
+        FlashConfig config{.variant = "tuned", .dtype = dtype, .out_dtype = dtype};
+        config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 512, .kv_len = 512, .head_dim = head_dim};
+        config.block_r = config.block_c = 128;
+        const KernelSource source = FlashOperation::of(info).kernel(config, info).source;
+        std::map<std::string, int> loop = compiler->contents(compiler->compile(source).code).loop;
+        EXPECT_GE(loop["multiply_add"], 0.65 * loop["instructions"]) << family << " " << source.key();
+        for (const auto& [name, count] : loop) EXPECT_FALSE(name.starts_with("store")) << family << " " << source.key();
+      }
+    }
+  }
 }
 
 TEST_P(Hosts, ComputeWhatTheOracleDoes) {

@@ -1,15 +1,20 @@
-// Plain code for instructions of x86 cores that the host may lack: the instructions for the tile registers of AMX, the
-// dot product of bf16 pairs, and the conversion of f32 to bf16. With this code, kernels that use these instructions run
-// on any host. A kernel that uses tile registers then runs one threadgroup at a time.
+// Plain code for instructions that the host may lack. Of x86: the instructions for the tile registers of AMX, the dot
+// product of bf16 pairs, and the conversion of f32 to bf16. Of AArch64: the product of matrices of bf16, and the
+// multiply-adds of f16 with sums of f32. With this code, kernels that use these instructions run on any host. A kernel
+// that uses tile registers then runs one threadgroup at a time.
 #pragma once
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "common/base/file.h"
 #include "common/source/kernel_source.h"
 
 namespace attn::test {
+
+/// The features of a host for which `tuned` has all kernels of AArch64.
+inline const std::vector<std::string> neon_features = {"bf16", "fp16fml", "neon"};
 
 /// Returns KernelSource::includes for a kernel of the cpu dialect. The headers in this map replace the instructions by
 /// plain code.
@@ -66,8 +71,29 @@ INLINE Vector<unsigned short, 32> to_bf16(Floats high, Floats low) {
   return both;
 }
 
+using Quad = Vector<float, 4>;
+using Bytes = Vector<signed char, 16>;
+
+/// Returns `acc`, 2 x 2 sums, plus the products of two rows of four numbers of bf16 with two such rows.
+INLINE Quad multiply_rows(Bytes acc, Bytes a, Bytes b) {
+  Quad sums = reinterpret_cast<Quad>(acc);
+  const auto left = load_floats<BF16, 8>(&a, 0), right = load_floats<BF16, 8>(&b, 0);
+  for (int i = 0; i < 16; ++i) sums[i / 4] += left[i / 8 * 4 + i % 4] * right[i / 4 % 2 * 4 + i % 4];
+  return sums;
+}
+/// Returns `acc` plus the products of four numbers of f16 from number `first` of a and b on.
+INLINE Quad multiply_add_f16(Bytes acc, Bytes a, Bytes b, int first) {
+  Quad sums = reinterpret_cast<Quad>(acc);
+  const auto left = load_floats<F16, 8>(&a, 0), right = load_floats<F16, 8>(&b, 0);
+  for (int i = 0; i < 4; ++i) sums[i] += left[first + i] * right[first + i];
+  return sums;
+}
+
 }  // namespace emulated
 
+#define __builtin_neon_vbfmmlaq_f32(acc, a, b, type) ((void)(type), emulated::multiply_rows(acc, a, b))
+#define __builtin_neon_vfmlalq_low_f16(acc, a, b, type) ((void)(type), emulated::multiply_add_f16(acc, a, b, 0))
+#define __builtin_neon_vfmlalq_high_f16(acc, a, b, type) ((void)(type), emulated::multiply_add_f16(acc, a, b, 4))
 #define __builtin_ia32_tile_loadconfig(shapes) ((void)(shapes), emulated::take())
 #define __builtin_ia32_tilerelease emulated::release
 #define __builtin_ia32_tilezero emulated::zero

@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -356,7 +357,10 @@ std::string rotate_difference(const std::string& name, Tested setup, PipelineCac
 
 // Whether the kernel takes a hook that rotates queries and keys, as rotate_hook() does. wgmma takes only hooks that
 // rotate queries and leave keys as they are.
-bool takes_rotate_hook(const std::string& name) { return name != "amx" && name != "wgmma" && name != "tuned_pairs"; }
+bool takes_rotate_hook(const std::string& name) {
+  const std::set<std::string> without = {"amx", "wgmma", "tuned_pairs", "neon_f16", "neon_bf16"};
+  return !without.contains(name);
+}
 
 TEST_P(HooksTest, RotatingRowsInTheKernelEqualsRotatingThemBeforeTheLaunch) {
   if (!takes_rotate_hook(GetParam())) GTEST_SKIP() << "this kernel takes no hook that rotates keys";
@@ -453,6 +457,8 @@ constexpr const char* naive_cpu = "common/attention/kernels/naive.cpu.cpp";
 constexpr const char* tiled = "common/attention/kernels/tiled.cpu.cpp";
 constexpr const char* tuned = "common/attention/kernels/tuned.cpu.cpp";
 constexpr const char* amx = "common/attention/kernels/amx.cpu.cpp";
+constexpr const char* neon_f16 = "common/attention/kernels/neon_f16.cpu.cpp";
+constexpr const char* neon_bf16 = "common/attention/kernels/neon_bf16.cpu.cpp";
 constexpr const char* naive_cuda = "common/attention/kernels/naive.cuda.cu";
 constexpr const char* mma_sync = "common/attention/kernels/mma_sync.cuda.cu";
 constexpr const char* wgmma = "common/attention/kernels/wgmma.cuda.cu";
@@ -500,6 +506,10 @@ std::vector<HookMutation> mutations(bool of_cuda) {
       {"tuned", "values_of_other_keys", "window_both", tuned, "v_block + first * ROW_WORDS + column",
        "v_block + column"},
       {"tuned_pairs", "pairs_are_split", "window_both", tuned, "(BF16_DOT ? hidden % 2 : 0)", "0"},
+      {"neon_f16", "weights_of_hidden_keys", "documents", neon_f16, "first + i >= begin &&", ""},
+      {"neon_f16", "values_of_other_keys", "window_both", neon_f16, "begin * ROW_HALVES + column", "column"},
+      {"neon_bf16", "weights_beyond_the_keys", "window_both", neon_bf16, "&& first + i < keys", ""},
+      {"neon_bf16", "values_of_other_keys", "window_both", neon_bf16, "first * 2 * ROW_WORDS + column", "column"},
       {"amx", "begin_ignored", "window_left", amx, "lanes + key >= hidden ? load", "lanes + key >= 0 ? load"},
       {"amx", "weights_of_other_keys", "window_both", amx, "weights + begin, W_STEP", "weights, W_STEP"},
       {"naive", "values_of_another_page", "pages", naive_cpu, "row_of(p.v_strides, v, key)",
@@ -510,6 +520,9 @@ std::vector<HookMutation> mutations(bool of_cuda) {
       {"tuned_pairs", "keys_of_another_page", "pages", tuned, "tile.k_rows(first_key + key)", "tile.k_rows(first_key)"},
       {"tuned_pairs", "first_value_of_a_pair_twice", "pages", tuned, "row_of(p.v_strides, first_key + key + 1)",
        "row_of(p.v_strides, first_key + key)"},
+      {"neon_f16", "values_of_another_page", "pages", neon_f16, "row_of(p.v_strides, first_key + key)",
+       "row_of(p.v_strides, first_key)"},
+      {"neon_bf16", "values_of_another_page", "pages", neon_bf16, "first_key + there", "first_key + key"},
       {"amx", "first_value_of_a_pair_twice", "pages", amx, "row_of(p.v, p.v_strides, first_key + key + 1)",
        "row_of(p.v, p.v_strides, first_key + key)"},
       {"naive", "queries_not_turned", "rotate", naive_cpu, "rotate_query(load_q, query, d, context)", "load_q(d)"},

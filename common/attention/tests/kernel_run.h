@@ -46,15 +46,19 @@ struct Tested {
 
 inline std::vector<std::string> kernels() {
   if (on_cuda) return {"naive", "mma_sync", "mma_sync_f32", "wgmma"};
-  return {"naive", "tiled_scalar", "tiled_vector", "tuned", "tuned_copy", "tuned_pairs", "amx"};
+  return {"naive",       "tiled_scalar", "tiled_vector", "tuned",    "tuned_copy",
+          "tuned_pairs", "amx",          "neon",         "neon_f16", "neon_bf16"};
 }
 
 inline Tested tested(const std::string& name) {
   Tested tested;
   FlashConfig& config = tested.config;
   config.variant = name.substr(0, name.find("_f32"));
-  if (name.starts_with("tuned") || name == "amx") config.variant = "tuned";
-  if (name == "wgmma" || name == "mma_sync" || name == "amx" || name == "tuned_pairs") config.dtype = DType::bf16;
+  if (name.starts_with("tuned") || name.starts_with("neon") || name == "amx") config.variant = "tuned";
+  for (const char* of_bf16 : {"wgmma", "mma_sync", "amx", "tuned_pairs", "neon_bf16"}) {
+    if (name == of_bf16) config.dtype = DType::bf16;
+  }
+  if (name == "neon_f16") config.dtype = DType::f16;
   if (name == "tuned_copy") config.dtype = DType::f16;  // K is converted, and therefore copied
   config.shape = {.batch = 3, .q_heads = 4, .kv_heads = 2, .q_len = 75, .kv_len = 141, .head_dim = 40};
   config.block_r = on_cuda ? 64 : 48;
@@ -79,6 +83,13 @@ inline bool is_here(const std::string& name) { return name != "wgmma" || device(
 /// the device as one of these hosts.
 inline DeviceInfo info_of(const std::string& name) {
   DeviceInfo info = device().info();
+  if (name.starts_with("neon")) {
+    info.arch = "neoverse-v1";
+    info.simd_width = 4;
+    info.vector_registers = 32;
+    info.features = neon_features;
+    return info;
+  }
   if (name != "amx" && name != "tuned_pairs") return info;
   info.arch = name == "amx" ? "sapphirerapids" : "znver4";
   info.simd_width = 16;

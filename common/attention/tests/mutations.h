@@ -14,7 +14,10 @@
 namespace attn::test {
 
 inline constexpr const char* tuned_file = "common/attention/kernels/tuned.cpu.cpp";
-inline constexpr const char* amx_file = "common/attention/kernels/amx.cpu.cpp";  // `tuned` for bf16 on hosts with AMX
+inline constexpr const char* amx_file = "common/attention/kernels/amx.cpu.cpp";    // `tuned` for bf16 on hosts with AMX
+inline constexpr const char* neon_file = "common/attention/kernels/neon.cpu.cpp";  // `tuned` on AArch64
+inline constexpr const char* neon_f16_file = "common/attention/kernels/neon_f16.cpu.cpp";
+inline constexpr const char* neon_bf16_file = "common/attention/kernels/neon_bf16.cpu.cpp";
 inline constexpr const char* tiled_file = "common/attention/kernels/tiled.cpu.cpp";
 inline constexpr const char* naive_file = "common/attention/kernels/naive.cpu.cpp";
 inline constexpr const char* cuda_naive_file = "common/attention/kernels/naive.cuda.cu";
@@ -106,6 +109,28 @@ inline std::vector<Mutation> mutations(bool of_cuda) {
       {"tuned", "amx_log_sum_exp_without_maximum", amx_file, "end_of_row(maximum[row],", "end_of_row(0,"},
       {"tuned", "amx_stray_row", amx_file, "row < queries; ++row) {\n      float total",
        "row < queries + 1; ++row) {\n      float total"},
+      {"tuned", "neon_missing_rescale_of_outputs", neon_file, "v * VECTOR_WIDTH) * factor[v]", "v * VECTOR_WIDTH)"},
+      {"tuned", "neon_lane_left_out", neon_file, "lane < 4; ++lane", "lane < 3; ++lane"},
+      {"tuned", "neon_row_left_out", neon_file, "four[r / 4][r % 4] * b", "four[r / 5][r % 4] * b"},
+      {"tuned", "neon_f16_missing_rescale_of_outputs", neon_f16_file, "v * VECTOR_WIDTH) * factor[v]",
+       "v * VECTOR_WIDTH)"},
+      {"tuned", "neon_f16_missing_rescale_of_sums", neon_f16_file, "load<Floats>(total) * alpha[v]",
+       "load<Floats>(total)"},
+      {"tuned", "neon_f16_lane_left_out", neon_f16_file, "lane < 8; ++lane", "lane < 7; ++lane"},
+      {"tuned", "neon_f16_queries_in_pairs", neon_f16_file, "to + PANEL + v * VECTOR_WIDTH, second[v]",
+       "to + PANEL + v * VECTOR_WIDTH, first[v]"},
+      {"tuned", "neon_f16_weights_of_another_key", neon_f16_file, "weights[2 * i + 1]", "weights[2 * i]"},
+      {"tuned", "neon_bf16_missing_rescale_of_outputs", neon_bf16_file, "v * VECTOR_WIDTH) * factor[v]",
+       "v * VECTOR_WIDTH)"},
+      {"tuned", "neon_bf16_missing_rescale_of_sums", neon_bf16_file, "load<Floats>(total) * alpha[v]",
+       "load<Floats>(total)"},
+      {"tuned", "neon_bf16_one_key_of_two", neon_bf16_file, "(to + r) % 2 * GROUP_WORDS", "0"},
+      {"tuned", "neon_bf16_weights_of_another_key", neon_bf16_file, "to_pairs(weights[2], weights[3])",
+       "to_pairs(weights[2], weights[2])"},
+      {"tuned", "neon_bf16_values_of_another_key", neon_bf16_file, "low_shorts(rows[2], rows[3])",
+       "low_shorts(rows[2], rows[2])"},
+      {"tuned", "neon_bf16_outputs_of_another_row", neon_bf16_file, "acc[2 * r + 1][v] = high_halves",
+       "acc[2 * r + 1][v] = low_halves"},
       {"tiled_vector", "lane_left_out", tiled_file, "lane < step; ++lane", "lane < step - 1; ++lane"},
       {"naive", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
       {"naive", "skipped_tail_of_keys", naive_file, "visible.end < p.kv_len ? visible.end : p.kv_len;",
@@ -149,6 +174,11 @@ inline FlashConfig mutation_config(const Mutation& mutation, bool of_cuda) {
     config.block_r = 128;
     config.block_c = 64;
   }
+  if (std::string_view(mutation.file) == neon_f16_file) config.dtype = DType::f16;
+  if (std::string_view(mutation.file) == neon_bf16_file) {
+    config.dtype = DType::bf16;
+    config.shape.scale = 2;
+  }
   if (std::string_view(mutation.file) == amx_file) {
     config.dtype = DType::bf16;
     config.block_r = 48;  // not a multiple of 32, the rows of two AMX tiles
@@ -182,7 +212,9 @@ inline std::vector<KernelPath> kernel_paths(bool of_cuda) {
           {"tuned_f16", "tuned", tuned_file, DType::f16},
           {"bf16_as_floats", "tuned", tuned_file, DType::bf16, "cascadelake"},
           {"bf16_dot", "tuned", tuned_file, DType::bf16, "znver4"},
-          {"bf16_amx", "tuned", amx_file, DType::bf16}};
+          {"bf16_amx", "tuned", amx_file, DType::bf16},
+          {"neon_f16", "tuned", neon_f16_file, DType::f16},
+          {"neon_bf16", "tuned", neon_bf16_file, DType::bf16}};
 }
 
 /// How many keys the shape for block mutations has. The kernels take these keys in blocks of 64.
@@ -212,67 +244,73 @@ inline std::vector<BlockMutation> block_mutations() {
   constexpr const char* v_block = "shared_address(memory + layout.v) + block % layout.stages";
   constexpr const char* v_block_f32 = "memory + layout.v + block % layout.stages";
   constexpr const char* mask = "if (MASK_IS_NONE && block >= visible) mask_s<";
-  return {{tuned_file, "first_block_dropped", block_loop, from_second},
-          {tuned_file, "last_block_dropped", block_loop, to_last},
-          {tuned_file, "block_dropped", block_loop, without_one},
-          {tuned_file, "block_doubled", block_loop, one_twice},
-          {tuned_file, "values_of_the_block_before", "    if constexpr (BF16_DOT) {\n      tile.stage_pairs",
-           "    if (first_key == 8192) {\n    } else if constexpr (BF16_DOT) {\n      tile.stage_pairs"},
-          {tuned_file, "keys_of_the_block_before", "row_of(p.k_strides, key) * ELEMENT_BYTES",
-           "row_of(p.k_strides, key == 8192 ? key - BLOCK_C : key) * ELEMENT_BYTES", "f32"},
-          {tuned_file, "keys_of_the_block_before", "row_of(p.k_strides, key) * ELEMENT_BYTES",
-           "row_of(p.k_strides, key == 8192 ? key - BLOCK_C : key) * ELEMENT_BYTES", "dot"},
-          {tuned_file, "keys_of_the_block_before", "    if constexpr (COPY_K) {",
-           "    if (first_key == 8192) {\n    } else if constexpr (COPY_K) {", "bf16_as_floats"},
-          {tuned_file, "keys_of_the_block_before", "    if constexpr (COPY_K) {",
-           "    if (first_key == 8192) {\n    } else if constexpr (COPY_K) {", "tuned_f16"},
-          {tuned_file, "missing_rescale", "v * VECTOR_WIDTH) * factor[v]", "v * VECTOR_WIDTH)", "", InputKind::needles},
+  return {
+      {tuned_file, "first_block_dropped", block_loop, from_second},
+      {tuned_file, "last_block_dropped", block_loop, to_last},
+      {tuned_file, "block_dropped", block_loop, without_one},
+      {tuned_file, "block_doubled", block_loop, one_twice},
+      {tuned_file, "values_of_the_block_before", "    if constexpr (BF16_DOT) {\n      tile.stage_pairs",
+       "    if (first_key == 8192) {\n    } else if constexpr (BF16_DOT) {\n      tile.stage_pairs"},
+      {tuned_file, "keys_of_the_block_before", "row_of(p.k_strides, key) * ELEMENT_BYTES",
+       "row_of(p.k_strides, key == 8192 ? key - BLOCK_C : key) * ELEMENT_BYTES", "f32"},
+      {tuned_file, "keys_of_the_block_before", "row_of(p.k_strides, key) * ELEMENT_BYTES",
+       "row_of(p.k_strides, key == 8192 ? key - BLOCK_C : key) * ELEMENT_BYTES", "dot"},
+      {tuned_file, "keys_of_the_block_before", "    if constexpr (COPY_K) {",
+       "    if (first_key == 8192) {\n    } else if constexpr (COPY_K) {", "bf16_as_floats"},
+      {tuned_file, "keys_of_the_block_before", "    if constexpr (COPY_K) {",
+       "    if (first_key == 8192) {\n    } else if constexpr (COPY_K) {", "tuned_f16"},
+      {tuned_file, "missing_rescale", "v * VECTOR_WIDTH) * factor[v]", "v * VECTOR_WIDTH)", "", InputKind::needles},
 
-          {amx_file, "first_block_dropped", block_loop, from_second},
-          {amx_file, "last_block_dropped", block_loop, to_last},
-          {amx_file, "block_dropped", block_loop, without_one},
-          {amx_file, "block_doubled", block_loop, one_twice},
-          {amx_file, "values_of_the_block_before", "tile.stage_values(", "if (first_key != 8192) tile.stage_values("},
-          {amx_file, "keys_of_the_block_before", "tile.stage_keys(", "if (first_key != 8192) tile.stage_keys("},
-          {amx_file, "missing_rescale", "load<Floats>(o + row * O_STEP + d) * alpha",
-           "load<Floats>(o + row * O_STEP + d)", "", InputKind::needles},
+      {neon_f16_file, "block_dropped", block_loop, without_one},
+      {neon_f16_file, "missing_rescale", "v * VECTOR_WIDTH) * factor[v]", "v * VECTOR_WIDTH)", "", InputKind::needles},
+      {neon_bf16_file, "block_dropped", block_loop, without_one},
+      {neon_bf16_file, "missing_rescale", "v * VECTOR_WIDTH) * factor[v]", "v * VECTOR_WIDTH)", "", InputKind::needles},
 
-          // A consumer must hand back the buffers of all blocks that the producer copies, or the producer waits for
-          // ever. So a mutation that drops a block either masks the block, or changes key_end(): the consumers then
-          // hand back the buffers of the last block unused.
-          {wgmma_file, "first_block_dropped", mask,
-           "if (block == 0) end[0] = end[1] = 0;\n      if (block == 0 || block >= visible) mask_s<"},
-          {wgmma_file, "last_block_dropped", "!CAUSAL) return a.kv_len;", "!CAUSAL) return a.kv_len - BLOCK_C;"},
-          {wgmma_file, "block_dropped", mask,
-           "if (block == 100) end[0] = end[1] = 0;\n      if (block == 100 || block >= visible) mask_s<"},
-          {wgmma_file, "block_doubled", "read_s(s);\n    } else {",
-           "read_s(s);\n      if (block == 100) {\n        UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] += 1 / "
-           "p.scale_log2;\n      }\n    } else {"},
-          {wgmma_file, "keys_and_values_of_another_block", "map, full, key, tile.kv_head",
-           "map, full, key == 100 * BLOCK_C ? key + BLOCK_C : key, tile.kv_head"},
-          {wgmma_file, "values_of_another_stage", "multiply_outputs(previous.index,",
-           "multiply_outputs(block == 100 ? kv.index : previous.index,"},
-          {wgmma_file, "keys_of_another_stage", "multiply_scores(kv.index,",
-           "multiply_scores(block == 100 ? previous.index : kv.index,"},
-          {wgmma_file, "missing_rescale", "if (grew && !first) scale_o<DIM / 2>(alpha);", "", "", InputKind::needles},
+      {amx_file, "first_block_dropped", block_loop, from_second},
+      {amx_file, "last_block_dropped", block_loop, to_last},
+      {amx_file, "block_dropped", block_loop, without_one},
+      {amx_file, "block_doubled", block_loop, one_twice},
+      {amx_file, "values_of_the_block_before", "tile.stage_values(", "if (first_key != 8192) tile.stage_values("},
+      {amx_file, "keys_of_the_block_before", "tile.stage_keys(", "if (first_key != 8192) tile.stage_keys("},
+      {amx_file, "missing_rescale", "load<Floats>(o + row * O_STEP + d) * alpha", "load<Floats>(o + row * O_STEP + d)",
+       "", InputKind::needles},
 
-          {mma_sync_file, "first_block_dropped", "for (; block >= last_block; --block)",
-           "for (; block > last_block; --block)"},
-          {mma_sync_file, "last_block_dropped", "+ BLOCK_C - 1) / BLOCK_C - 1;", "+ BLOCK_C - 1) / BLOCK_C - 2;"},
-          {mma_sync_file, "block_dropped", "if (number * BLOCK_C >= some_see) continue;",
-           "if (number == 100 || number * BLOCK_C >= some_see) continue;"},
-          {mma_sync_file, "block_doubled", "UNROLL for (int tile = 0; tile < TILES; ++tile) softmax(tile);",
-           "UNROLL for (int tile = 0; tile < TILES; ++tile) {\n        UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {\n"
-           "          if (block == 100) s[tile][i / 4][i % 4] += FOLD ? 1 / scale_log2 : 1;\n        }\n"
-           "        softmax(tile);\n      }"},
-          {mma_sync_file, "values_of_another_buffer", v_block,
-           "shared_address(memory + layout.v) + (block + (block == 100)) % layout.stages", "f16"},
-          {mma_sync_file, "values_of_another_buffer", v_block_f32,
-           "memory + layout.v + (block + (block == 100)) % layout.stages", "f32"},
-          {mma_sync_file, "keys_of_another_buffer", k_block,
-           "shared_address(memory + layout.k) + (block + (block == 100)) % layout.stages"},
-          {mma_sync_file, "missing_rescale", "if (i / 2 % 2 == r) o[tile][i / 4][i % 4] *= alpha;", "", "",
-           InputKind::needles}};
+      // A consumer must hand back the buffers of all blocks that the producer copies, or the producer waits for
+      // ever. So a mutation that drops a block either masks the block, or changes key_end(): the consumers then
+      // hand back the buffers of the last block unused.
+      {wgmma_file, "first_block_dropped", mask,
+       "if (block == 0) end[0] = end[1] = 0;\n      if (block == 0 || block >= visible) mask_s<"},
+      {wgmma_file, "last_block_dropped", "!CAUSAL) return a.kv_len;", "!CAUSAL) return a.kv_len - BLOCK_C;"},
+      {wgmma_file, "block_dropped", mask,
+       "if (block == 100) end[0] = end[1] = 0;\n      if (block == 100 || block >= visible) mask_s<"},
+      {wgmma_file, "block_doubled", "read_s(s);\n    } else {",
+       "read_s(s);\n      if (block == 100) {\n        UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] += 1 / "
+       "p.scale_log2;\n      }\n    } else {"},
+      {wgmma_file, "keys_and_values_of_another_block", "map, full, key, tile.kv_head",
+       "map, full, key == 100 * BLOCK_C ? key + BLOCK_C : key, tile.kv_head"},
+      {wgmma_file, "values_of_another_stage", "multiply_outputs(previous.index,",
+       "multiply_outputs(block == 100 ? kv.index : previous.index,"},
+      {wgmma_file, "keys_of_another_stage", "multiply_scores(kv.index,",
+       "multiply_scores(block == 100 ? previous.index : kv.index,"},
+      {wgmma_file, "missing_rescale", "if (grew && !first) scale_o<DIM / 2>(alpha);", "", "", InputKind::needles},
+
+      {mma_sync_file, "first_block_dropped", "for (; block >= last_block; --block)",
+       "for (; block > last_block; --block)"},
+      {mma_sync_file, "last_block_dropped", "+ BLOCK_C - 1) / BLOCK_C - 1;", "+ BLOCK_C - 1) / BLOCK_C - 2;"},
+      {mma_sync_file, "block_dropped", "if (number * BLOCK_C >= some_see) continue;",
+       "if (number == 100 || number * BLOCK_C >= some_see) continue;"},
+      {mma_sync_file, "block_doubled", "UNROLL for (int tile = 0; tile < TILES; ++tile) softmax(tile);",
+       "UNROLL for (int tile = 0; tile < TILES; ++tile) {\n        UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {\n"
+       "          if (block == 100) s[tile][i / 4][i % 4] += FOLD ? 1 / scale_log2 : 1;\n        }\n"
+       "        softmax(tile);\n      }"},
+      {mma_sync_file, "values_of_another_buffer", v_block,
+       "shared_address(memory + layout.v) + (block + (block == 100)) % layout.stages", "f16"},
+      {mma_sync_file, "values_of_another_buffer", v_block_f32,
+       "memory + layout.v + (block + (block == 100)) % layout.stages", "f32"},
+      {mma_sync_file, "keys_of_another_buffer", k_block,
+       "shared_address(memory + layout.k) + (block + (block == 100)) % layout.stages"},
+      {mma_sync_file, "missing_rescale", "if (i / 2 % 2 == r) o[tile][i / 4][i % 4] *= alpha;", "", "",
+       InputKind::needles}};
 }
 
 /// Returns the configuration for block mutations.

@@ -15,8 +15,8 @@
 
 namespace attn::test {
 
-/// Returns `device` described as `host`. If `file` is the AMX kernel's file, returns `device` described as a host with
-/// AMX. Returns null if the test can use `device` as it is: `host` is empty, and `file` is another kernel's file.
+/// Returns `device` described as `host`; if `host` is empty, as a host that runs the kernel of `file`. Returns null if
+/// the test can use `device` as it is.
 inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, std::string_view host = "") {
   std::vector<std::string> features;
   if (file == amx_file) {
@@ -24,6 +24,10 @@ inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, st
     features = {"amx-bf16", "avx512bf16"};
   } else if (host == "znver4") {
     features = {"avx512bf16"};
+  } else if (file.find("/neon") != file.npos) {
+    return std::make_unique<OtherHost>(device, "neoverse-v1", 4, 32, test::neon_features);
+  } else if (file == tuned_file && host.empty() && device.info().has("neon")) {
+    return std::make_unique<OtherHost>(device, "x86-64-v2", 4, 16);
   }
   if (host.empty()) return nullptr;
   return std::make_unique<OtherHost>(device, std::string(host), 16, 32, features);

@@ -13,7 +13,8 @@ class CpuCeilings : public CeilingOperation {
   CeilingKernels kernels(const DeviceInfo& device) const override {
     // Two registers hold the operands. A latency of 4 cycles on two pipes needs at least 8 independent accumulators.
     const int accumulators = device.vector_registers >= 32 ? 24 : 12;
-    return {.file = "common/device/kernels/ceiling.cpu.cpp",
+    return {.file = device.has("neon") ? "common/device/kernels/ceiling_neon.cpu.cpp"
+                                       : "common/device/kernels/ceiling.cpu.cpp",
             .constants = {{"VECTOR_WIDTH", device.simd_width}, {"ACCUMULATORS", accumulators}, {"NON_TEMPORAL", 0}},
             .threads = 1,
             .lanes = static_cast<double>(device.simd_width),
@@ -30,6 +31,9 @@ class CpuCeilings : public CeilingOperation {
   std::optional<CeilingArithmetic> products(const DeviceInfo& device, DType dtype) const override {
     if (dtype != DType::bf16) return std::nullopt;
     if (device.has("amx-bf16")) return CeilingArithmetic{"ceiling_amx", ceiling_amx_flops};
+    if (device.has("neon") && device.has("bf16")) {
+      return CeilingArithmetic{"ceiling_bf16", 4 * kernels(device).fma_flops};
+    }
     if (device.has("avx512bf16")) return CeilingArithmetic{"ceiling_bf16", 2 * kernels(device).fma_flops};
     return std::nullopt;
   }

@@ -20,6 +20,8 @@ namespace {
 
 bool rotates(const AttentionHooks* hooks) { return hooks && hooks->rotation != Rotation::none; }
 
+bool on_arm(const DeviceInfo& device) { return device.has("neon"); }
+
 // Whether `config` runs the kernel for AMX: the variant `tuned` of bf16, on x86 cores that have tile registers, without
 // a score hook and without a rotate hook.
 bool uses_amx(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
@@ -36,6 +38,21 @@ bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const At
   return !rotates(hooks) && config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
 }
 
+// The products of the variant `tuned` without AMX.
+enum class Products {
+  words,          // of f32; other types are converted
+  bf16_pairs,     // dot products of pairs, on x86
+  bf16_matrices,  // of 2 x 4 by 4 x 2 numbers, on AArch64
+  f16             // of one number by four, added to f32, on AArch64
+};
+Products products_of(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
+  if (uses_bf16_dot(config, device, hooks)) return Products::bf16_pairs;
+  if (!on_arm(device) || rotates(hooks)) return Products::words;
+  if (config.dtype == DType::bf16 && device.has("bf16")) return Products::bf16_matrices;
+  if (config.dtype == DType::f16 && device.has("fp16fml")) return Products::f16;
+  return Products::words;
+}
+
 // Whether the device has Intel's cores with 512-bit vectors. On these cores all vector arithmetic shares two ports with
 // multiply-adds. A core starts few micro-operations a cycle, and its hardware threads share this number.
 bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !device.arch.starts_with("znver"); }
@@ -44,40 +61,48 @@ bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !de
 // to a key (for scores) or to a column of V (for outputs). The default tile leaves at least a quarter of the registers
 // to operands. A tile of four vectors takes fewer micro-operations than a tile of two, because a broadcast serves four
 // multiply-adds. But a tile of four vectors has registers for fewer rows, and leaves less of the L1 cache to K and V.
-// common/attention/kernels/log.md says which tile is faster on which core.
+// common/attention/kernels/log.md says which tile is faster on which core. On AArch64 each row needs a register for its
+// factors, too, and one for a product of matrices serves two rows; one row more, and clang spills sums on some cores.
 struct RegisterTile {
   int64_t vectors, rows;
 };
-RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) {
+RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool many = device.vector_registers >= 32;
   int64_t vectors = many && (device.simd_width <= 4 || intel_512(device)) ? 4 : 2;
   if (config.tile_vectors > 0) vectors = config.tile_vectors;
   while (vectors > 1 && config.block_r % (vectors * device.simd_width) != 0) vectors /= 2;
-  return {vectors, config.tile_rows > 0 ? config.tile_rows : (many ? 24 : 12) / std::max<int64_t>(vectors, 2)};
+  const bool matrices = products_of(config, device, hooks) == Products::bf16_matrices;
+  int64_t rows = config.tile_rows;
+  if (rows == 0)
+    rows = matrices ? 6 : on_arm(device) ? 25 / (vectors + 1) : (many ? 24 : 12) / std::max<int64_t>(vectors, 2);
+  return {vectors, matrices ? rows + rows % 2 : rows};
 }
 
 // Whether the kernel copies rows of K. A kernel that does not copy the rows broadcasts each element directly from K.
-// Rows are copied if they must be converted, if they are rotated, or if they lie on pages. Rows that lie a multiple of
-// 4 KiB apart share a set of the L1 cache, and may evict each other, so these rows are copied too, with one exception:
-// on an Intel core with 512-bit vectors, these rows are not copied if a set has a way for every row of a register tile.
+// Rows are copied if they must be converted or rearranged, if they are rotated, or if they lie on pages. Rows that lie
+// a multiple of 4 KiB apart share a set of the L1 cache, and may evict each other, so these rows are copied too, with
+// one exception: on an Intel core with 512-bit vectors, these rows are not copied if a set has a way for every row of a
+// register tile.
 bool copies_k(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   constexpr int64_t cache_way_bytes = 4096;  // 64 sets of 64 bytes, as in L1 caches that are indexed within a page
-  const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);
+  const Products products = products_of(config, device, hooks);
+  const bool converts =
+      products == Products::bf16_matrices || (products == Products::words && config.dtype != DType::f32);
   const int64_t heads = config.layout == Layout::bshd ? config.shape.kv_heads : 1;
   const int64_t row_bytes = heads * config.shape.head_dim * static_cast<int64_t>(size_bytes(config.dtype));
-  const bool fit = intel_512(device) && register_tile(config, device).rows <= device.l1_ways;
+  const bool fit = intel_512(device) && register_tile(config, device, hooks).rows <= device.l1_ways;
   return converts || rotates(hooks) || config.page_size > 0 || (row_bytes % cache_way_bytes == 0 && !fit);
 }
 
 TunedLayout tuned_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
-  const RegisterTile tile = register_tile(config, device);
+  const RegisterTile tile = register_tile(config, device, hooks);
   return {config.shape.head_dim,
           config.block_r,
           config.block_c,
           device.simd_width,
           tile.vectors,
           tile.rows,
-          uses_bf16_dot(config, device, hooks),
+          products_of(config, device, hooks) != Products::words,
           copies_k(config, device, hooks)};
 }
 
@@ -109,12 +134,16 @@ KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, cons
   if (uses_amx(config, device, hooks)) {
     source.path = "common/attention/kernels/amx.cpu.cpp";
   } else if (config.variant == "tuned") {
-    source.path = "common/attention/kernels/tuned.cpu.cpp";
+    const Products products = products_of(config, device, hooks);
+    source.path = products == Products::bf16_matrices ? "common/attention/kernels/neon_bf16.cpu.cpp"
+                  : products == Products::f16         ? "common/attention/kernels/neon_f16.cpu.cpp"
+                  : on_arm(device)                    ? "common/attention/kernels/neon.cpu.cpp"
+                                                      : "common/attention/kernels/tuned.cpu.cpp";
     source.constants["VECTOR_WIDTH"] = device.simd_width;
-    const RegisterTile tile = register_tile(config, device);
+    const RegisterTile tile = register_tile(config, device, hooks);
     source.constants["TILE_VECTORS"] = tile.vectors;
     source.constants["TILE_ROWS"] = tile.rows;
-    source.constants["BF16_DOT"] = uses_bf16_dot(config, device, hooks);
+    source.constants["BF16_DOT"] = products != Products::words;
     source.constants["COPY_K"] = copies_k(config, device, hooks);
     source.constants["ASK_AHEAD"] = intel_512(device);
   } else {

@@ -86,6 +86,12 @@ FrontEnd::FrontEnd(const CpuTarget& target) {
     // pass such vectors.
     arguments_.emplace_back("-Wno-psabi");
   }
+  // On AArch64 clang's driver, not the front end, knows which instructions a processor has. Only for these instructions
+  // kernels call builtins.
+  for (const char* feature : {"neon", "bf16", "fp16fml"}) {
+    if (!target.has(feature)) continue;
+    arguments_.insert(arguments_.end(), {"-target-feature", std::string("+") + feature});
+  }
   for (const std::string& feature : target.switches) {
     arguments_.emplace_back("-target-feature");
     arguments_.push_back(feature);

@@ -53,7 +53,7 @@ TEST(InstructionClass, OfAArch64) {
   EXPECT_EQ(aarch64_classes("\tfmla\tz0.s, p0/m, z1.s, z2.s"), Classes{"multiply_add"});
   EXPECT_EQ(aarch64_classes("\tbfmlalb\tv0.4s, v1.8h, v2.8h"), Classes{"multiply_add"});
   EXPECT_EQ(aarch64_classes("\tfmadd\ts0, s1, s2, s3"), Classes{"multiply_add"});
-  EXPECT_EQ(aarch64_classes("\tbfmmla\tv0.4s, v1.8h, v2.8h"), Classes{"matrix"});
+  EXPECT_EQ(aarch64_classes("\tbfmmla\tv0.4s, v1.8h, v2.8h"), (Classes{"matrix", "multiply_add"}));
   EXPECT_EQ(aarch64_classes("\tldr\tq0, [x1, #16]"), Classes{"load_16"});
   EXPECT_EQ(aarch64_classes("\tldur\td0, [x1, #-8]"), Classes{"load_8"});
   EXPECT_EQ(aarch64_classes("\tldr\tw0, [x1, x2, lsl #2]"), Classes{"load_4"});
