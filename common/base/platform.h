@@ -80,6 +80,9 @@ struct ArmFeature {
 /// Optional instructions of an AArch64 processor, as the system reports them, where LLVM does not ask the system. Empty
 /// on other processors.
 std::vector<ArmFeature> arm_features();
+/// Whether an emulator of another processor runs this process, such as qemu or Rosetta. Emulators of whole machines are
+/// not noticed.
+bool is_emulated();
 /// Asks for permission to use the tile registers of AMX in all threads of this process. Returns whether the system
 /// gives it; false on processors without AMX.
 bool may_use_tiles();

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <link.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -25,6 +27,8 @@
 
 #include "common/base/file.h"
 #include "common/base/platform.h"
+
+extern "C" const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden")));  // the linker defines it
 
 namespace attn {
 namespace {
@@ -202,6 +206,16 @@ std::vector<ArmFeature> arm_features() {
   add("bf16", second, 14);
 #endif
   return features;
+}
+
+// The kernel runs the emulator, a program for the machine's processor. An emulator passes off its guest's program as
+// /proc/self/exe, but not as the program of a thread.
+bool is_emulated() {
+  ElfW(Half) machine = 0;
+  std::ifstream program(fmt::format("/proc/self/task/{}/exe", syscall(SYS_gettid)), std::ios::binary);
+  program.seekg(offsetof(ElfW(Ehdr), e_machine));
+  program.read(reinterpret_cast<char*>(&machine), sizeof machine);
+  return program.good() && machine != __ehdr_start.e_machine;
 }
 
 bool may_use_tiles() {

@@ -230,6 +230,8 @@ std::vector<ArmFeature> arm_features() {
   return features;
 }
 
+bool is_emulated() { return number_of_system("sysctl.proc_translated") == 1; }
+
 bool may_use_tiles() { return false; }
 
 BusyCores busy_cores() {

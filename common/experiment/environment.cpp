@@ -86,10 +86,12 @@ Json session(const std::string& folder, const std::vector<std::string>& folders)
   for (const std::string& each : folders) files[each] = hash_of_files(std::filesystem::path(folder) / each);
   const std::string machine =
       fmt::format("attention-proto {} {}", machine_and_boot(), std::thread::hardware_concurrency());
-  return {{"commit", git.is_object() ? git["commit"] : nullptr},
-          {"diff", diff},
-          {"machine", sha256(machine).substr(0, 16)},
-          {"files", files}};
+  Json found = {{"commit", git.is_object() ? git["commit"] : nullptr},
+                {"diff", diff},
+                {"machine", sha256(machine).substr(0, 16)},
+                {"files", files}};
+  if (is_emulated()) found["emulated"] = true;
+  return found;
 }
 
 }  // namespace attn

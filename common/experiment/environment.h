@@ -20,9 +20,10 @@ std::string host_compiler();
 /// {commit, dirty} of the work tree whose top is `folder`; null if there is none, or git fails.
 Json git_state(const std::string& folder);
 
-/// {commit, diff, machine, files}: runs of one session have equal values. `diff` is a hash of the uncommitted changes
-/// to tracked files; `commit` and `diff` may be null. `machine` is a hash that tells machines and boots apart. `files`
-/// has a hash of all files of each of `folders`, which lie inside `folder`.
+/// {commit, diff, machine, files}, and if an emulator runs this program {emulated: true}: runs of one session have
+/// equal values. `diff` is a hash of the uncommitted changes to tracked files; `commit` and `diff` may be null.
+/// `machine` is a hash that tells machines and boots apart. `files` has a hash of all files of each of `folders`, which
+/// lie inside `folder`.
 Json session(const std::string& folder, const std::vector<std::string>& folders = {});
 
 }  // namespace attn

@@ -24,6 +24,8 @@
 namespace attn {
 namespace {
 
+constexpr const char* of_emulator = "emulated: an emulator ran this program, so times say nothing about the processor";
+
 /// The shortest unambiguous prefix of `id`, of at least min_replay_digits digits.
 std::string short_id(const std::string& id, const std::vector<Measurement>& results) {
   size_t digits = std::min(min_replay_digits, id.size());
@@ -45,6 +47,8 @@ Json Judge::code_of(const Case& config) const {
   for (const Json& pipeline : result->kernels()) code.push_back(pipeline.at("code_sha256"));
   return code;
 }
+
+bool Judge::emulated() const { return given_.info.on_host && recorder_.session().contains("emulated"); }
 
 Json Judge::header() {
   const Json& test = tasks_.flush_selftest();
@@ -76,7 +80,12 @@ Json Judge::find(const Conclusion& conclusion, const std::vector<Json>& known) {
   if (claim == claims_.end()) {
     throw std::logic_error("a conclusion about '" + conclusion.hypothesis + "', which is no registered hypothesis");
   }
-  Json finding = make_finding(given_.spec.name, device_name(given_.info), claim->hypothesis, conclusion, run_id());
+  Conclusion judged = conclusion;
+  if (emulated() && !conclusion.exact && conclusion.correct) {
+    judged.correct = false;
+    judged.fault = of_emulator;
+  }
+  Json finding = make_finding(given_.spec.name, device_name(given_.info), claim->hypothesis, judged, run_id());
   Json cases = Json::array(), code = Json::array();
   for (const Case& config : cases_of(conclusion, recorder_.results())) {
     cases.push_back(config.json());
@@ -114,6 +123,7 @@ Json Judge::answer_json(const std::vector<Json>& findings) {
   found["loaded"] = loaded();
   found["warnings"] =
       disturbances(given_.info, results, comparisons_.all(), started_.cores, others(started_, core_times()));
+  if (emulated()) found["warnings"].push_back(of_emulator);
   found["measurements"] = given_.options.measurements_path;
   found["findings"] = given_.options.findings_path;
   return found;

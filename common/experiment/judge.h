@@ -44,6 +44,8 @@ class Judge {
   Json header();
   /// Says that other programs used the machine during this run, up to the first call; empty if they did not.
   const std::string& loaded();
+  /// Whether an emulator ran the kernels.
+  bool emulated() const;
   /// The hash of the machine code of each kernel that the case launched.
   Json code_of(const Case& config) const;
   std::string run_id() const { return recorder_.run().at("id"); }

@@ -71,6 +71,7 @@ void Recorder::store(Json record, const Json& samples) {
   record["run"] = {{"ts", utc_now()}};
   for (const char* field : conditions) record["run"][field] = run_[field];
   for (const char* field : session_fields) record["run"][field] = session_[field];
+  if (session_.contains("emulated")) record["run"]["emulated"] = true;
   record["id"] = record_id(record);
   keep([&] { measurement_file_->append(record); });
   if (!samples.is_null()) keep_samples(0, {{"case", record["case"]}}, samples);

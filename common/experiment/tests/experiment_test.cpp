@@ -445,6 +445,9 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
   EXPECT_EQ(run_line["run"]["argv"][0], "fake_experiment");
   EXPECT_TRUE(run_line["run"]["replay"].get<std::string>().ends_with("--device cpu --profile quick --seed 1"));
   EXPECT_EQ(run_line["session"]["machine"], record["run"]["machine"]);
+  for (const Json& marked : {run_line["session"], record["run"]}) {
+    EXPECT_EQ(marked.value("emulated", false), is_emulated());
+  }
   EXPECT_NEAR(run_line["env"]["ceilings"]["f32_tflops"].get<double>(), fma_tflops, 1e-6);
   EXPECT_NEAR(run_line["env"]["ceilings"]["copy_gbps"].get<double>(), copy_rate_gbps, 1e-6);
   EXPECT_TRUE(run_line["env"].contains("git"));
