@@ -206,7 +206,9 @@ TEST(ArmKernels, MultiplyInRegisters) {
     }
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       for (const int64_t head_dim : {64, 128}) {
-        FlashConfig config{.variant = "tuned", .dtype = dtype, .out_dtype = dtype};
+        FlashConfig config;
+        config.variant = "tuned";
+        config.dtype = config.out_dtype = dtype;
         config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 512, .kv_len = 512, .head_dim = head_dim};
         config.block_r = config.block_c = 128;
         const KernelSource source = FlashOperation::of(info).kernel(config, info).source;
