@@ -90,10 +90,12 @@ void* published_address(Device& device, PipelineCache& pipelines, KernelSource f
   return address;
 }
 
+bool is_metal(const DeviceInfo& device) { return device.operations->kernel_ending == "metal"; }
+
 // The fragment has the function, and is compiled apart from the kernel.
-KernelSource fragment_of(const AttentionHooks& hook) {
+KernelSource fragment_of(const AttentionHooks& hook, const DeviceInfo& device) {
   KernelSource fragment;
-  fragment.path = "proto2_stitching/kernels/fragment.h";
+  fragment.path = fmt::format("proto2_stitching/kernels/fragment.{}", is_metal(device) ? "metal" : "h");
   fragment.entry = "score_fragment";
   fragment.includes = hook.includes;
   fragment.guarded = hook.guarded;
@@ -182,8 +184,6 @@ int64_t metal_calls(const AttentionShape& shape) {
   return calls;
 }
 
-bool is_metal(const DeviceInfo& device) { return device.operations->kernel_ending == "metal"; }
-
 }  // namespace
 
 std::vector<std::string> score_forms() { return {forms.begin(), forms.end()}; }
@@ -215,11 +215,8 @@ std::optional<std::string> call_skip_reason(const StitchConfig& config, const De
       return fmt::format("grain {}: tuned on Metal takes scores by element only", config.grain);
     }
     if (form == "pointer") {
-      return "form pointer: in Metal a pointer to a function comes from a visible_function_table, and the emulator has "
+      return "form pointer: in Metal a pointer to a function comes from a visible_function_table, and kernels have "
              "none";
-    }
-    if (form == "stitched" || form == "stitched_nolto") {
-      return fmt::format("form {}: the emulator links no functions that are compiled apart", form);
     }
   }
   if (variant != "wgmma") return std::nullopt;
@@ -288,7 +285,7 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
   hook.data = bytes_of(1);  // 1: the forms `switch` and `pointer` call the function; 0 would leave scores as they are
   if (config.form == "stitched" || config.form == "stitched_nolto" || config.form == "virtual") {
     hook.linking = config.form == "stitched" ? Linking::before_optimizer : Linking::after_code_generation;
-    hook.fragments.push_back(fragment_of(hook));
+    hook.fragments.push_back(fragment_of(hook, device));
   }
   return hook;
 }
@@ -353,7 +350,7 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
   AttentionHooks hook = stitch_hook(config_, device.info(), function);
   hook.reference = double_precision(device, pipelines, function, flash.shape);
   if (config_.form == "std_function") {
-    void* const address = published_address(device, pipelines, fragment_of(hook));
+    void* const address = published_address(device, pipelines, fragment_of(hook, device.info()));
     callable_ = config_.grain == "tile"  ? wrap(reinterpret_cast<TileFunction*>(address), hook.data)
                 : config_.grain == "row" ? wrap(reinterpret_cast<RowFunction*>(address), hook.data)
                                          : wrap(reinterpret_cast<ElementFunction*>(address), hook.data);

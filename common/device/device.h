@@ -105,8 +105,8 @@ struct Caller {
 
 class Device {
  public:
-  /// spec: "cpu", "cpu:threads=N", "cuda", "cuda:N" or "metal:emulated". Throws BadInput for an unknown spec, and
-  /// DeviceMissing if the build or the machine lacks the device.
+  /// spec: "cpu", "cpu:threads=N", "cuda", "cuda:N", "metal" or "metal:emulated". Throws BadInput for an unknown spec,
+  /// and DeviceMissing if the build or the machine lacks the device.
   static std::unique_ptr<Device> open(std::string_view spec);
   /// Opens a device for a program that has its own streams and passes one of them to enqueue(). On a GPU the device
   /// uses the GPU's primary context, and every call restores the calling thread's context, if the thread had one.

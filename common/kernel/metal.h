@@ -91,8 +91,8 @@ INLINE void store_nan(device void* tensor, long index) {
 // ---- simdgroup matrices, 8 x 8
 //
 // Lane l holds the elements (row, column) and (row, column + 1), where row = fragment_row(l) and column =
-// fragment_column(l). Apple does not document this layout, but MLX relies on it too. The kernel `fragment_layout`
-// (common/device/kernels/fragment_layout.metal) checks the layout on a device.
+// fragment_column(l). Apple does not document this layout, but MLX relies on it too. The kernel `probe`
+// (common/device/kernels/probe.metal) checks the layout on a device.
 
 INLINE int fragment_row(uint lane) { return static_cast<int>((lane >> 4 & 1) * 4 + (lane >> 1 & 3)); }
 INLINE int fragment_column(uint lane) { return static_cast<int>((lane >> 3 & 1) * 4 + (lane & 1) * 2); }

@@ -28,7 +28,8 @@ struct Binary {
   std::string key;
   std::string source_sha256;  // attn::source_sha256() of the source
   std::string code_sha256;    // over the machine code in `code`
-  /// cpu: an object file, or an archive of several. cuda: a cubin. metal: a line of JSON, then an object file.
+  /// cpu: an object file, or an archive of several. cuda: a cubin. metal: a line of JSON, then texts and Metal's
+  /// archive; metal:emulated: a line of JSON, then an object file.
   std::string code;
   CompileTimes times;             // of the compilation that made the code, even in an earlier process
   int registers = -1;             // per thread; -1 if the device does not report it

@@ -397,10 +397,60 @@ void expand(const KernelSource& source, const std::string& path, bool splice, st
   });
 }
 
+/// Joins a file and the files that it includes to one text.
+class Joiner {
+ public:
+  explicit Joiner(const KernelSource& source) : source_(source) {}
+
+  void add(const std::string& path) {
+    const std::string text = read_source(source_, path);
+    const bool once = text.find("#pragma once") != text.npos;
+    if (std::ranges::find(open_, path) != open_.end() || (once && whole_.contains(path))) return;
+    open_.push_back(path);
+    // A header that stands under an #if may be skipped there, so the next #include needs its text again.
+    if (once && depth_ == 0) whole_.insert(path);
+    const size_t number = numbers_.emplace(path, numbers_.size()).first->second;
+    if (once) joined += fmt::format("#ifndef ATTN_FILE_{0}\n#define ATTN_FILE_{0}\n", number);
+    joined += fmt::format("#line 1 \"{}\"\n", path);
+    int line_number = 0;
+    for_each_line(text, [&](std::string_view line) {
+      ++line_number;
+      if (const std::string_view name = included_name(line); !name.empty()) {
+        add(std::string(name));
+        joined += fmt::format("#line {} \"{}\"\n", line_number + 1, path);
+        return;
+      }
+      const std::string_view directive = line.substr(std::min(line.find_first_not_of(" \t"), line.size()));
+      depth_ += directive.starts_with("#if") - directive.starts_with("#endif");
+      if (!directive.starts_with("#pragma once")) joined += line;
+      joined += '\n';
+    });
+    if (once) joined += "#endif\n";
+    open_.pop_back();
+  }
+
+  std::string joined;
+
+ private:
+  const KernelSource& source_;
+  std::vector<std::string> open_;  // the files in which the present line stands
+  int depth_ = 0;                  // blocks of #if in which the present line stands
+  std::set<std::string> whole_;
+  std::map<std::string, size_t> numbers_;
+};
+
 /// Whether a file is not C++, and so includes no other file.
 bool is_whole(const std::string& path) { return is_program(path) || is_machine_code(path); }
 
 }  // namespace
+
+std::string joined_text(const KernelSource& source, const std::string& between) {
+  Joiner joiner(source);
+  if (source.includes.contains(users_text)) joiner.add(users_text);
+  joiner.joined += between;
+  joiner.add(source.path);
+  return std::move(joiner.joined);
+}
 
 std::vector<SourceFile> hooks_of(const KernelSource& source) {
   std::vector<SourceFile> hooks;

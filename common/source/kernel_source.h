@@ -137,6 +137,11 @@ std::string read_source(const KernelSource& source, const std::string& path);
 /// Throws BadInput if a file cannot be read.
 std::vector<SourceFile> reached_sources(const KernelSource& source);
 
+/// Returns one text for a compiler that opens no files: `users_text` if the source has it, `between`, and the source,
+/// with the text of each header in place of each #include "NAME" that names it. A header with #pragma once comes in
+/// once. The directives #line keep the files' names and lines for messages. Throws BadInput if a file cannot be read.
+std::string joined_text(const KernelSource& source, const std::string& between);
+
 /// Returns all text that can change the source's code: `users_text` and the source with the text of each header in
 /// place of the first #include "NAME" that names the header, without comments, blank lines, #pragma once and the names
 /// of the files. If the source is not *.metal, lines under #ifdef __METAL_VERSION__ are left out, and the words of

@@ -1,7 +1,8 @@
 // form.h for the Metal dialect. The kernel `tuned` passes single scores, so only SCORE_FORM of choice.h counts.
 //
-// The forms are those that need no pointer to a function. In Metal such a pointer comes from a visible_function_table,
-// and a function that is compiled apart needs the Metal library's own linker. The emulator has neither.
+// The form `pointer` is missing: in Metal a pointer to a function comes from a visible_function_table. A function that
+// is compiled apart is a private function of the pipeline (`stitched`), or lies in a dynamic library
+// (`stitched_nolto`).
 //
 // With `noinline` a call may have to save the registers in which `tuned` accumulates the output.
 #pragma once
@@ -13,13 +14,21 @@
 
 #define SCORE_IS_IDENTITY 0
 
+#define SCORE_IS_ELSEWHERE (SCORE_FORM == FORM_STITCHED || SCORE_FORM == FORM_STITCHED_NOLTO)
+
+#if defined(SCORE_IS_FRAGMENT) || !SCORE_IS_ELSEWHERE
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
 namespace {
 #include "proto2_stitching/kernels/function.h"
 }
 #pragma clang attribute pop
+#endif
 
-#if SCORE_FORM == FORM_INLINE
+#ifndef SCORE_IS_FRAGMENT
+#if SCORE_IS_ELSEWHERE
+extern float score_fragment(float s, int q, int k, const ScoreContext& context);
+INLINE float score_call(float s, int q, int k, const ScoreContext& context) { return score_fragment(s, q, k, context); }
+#elif SCORE_FORM == FORM_INLINE
 INLINE float score_call(float s, int q, int k, const ScoreContext& context) { return score(s, q, k, context); }
 #elif SCORE_FORM == FORM_NOINLINE
 NOINLINE static float score_call(float s, int q, int k, const ScoreContext& context) { return score(s, q, k, context); }
@@ -37,4 +46,5 @@ INLINE float score_call(float s, int q, int k, const ScoreContext& context) {
 
 #if SCORE_FORM != FORM_MONOLITHIC
 #define score score_call
+#endif
 #endif

@@ -1,6 +1,7 @@
 #include "common/backends/metal/emulated_device.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "common/backends/cpu/threadgroups.h"
 #include "common/backends/metal/emulator/emulator.h"
 #include "common/backends/metal/operations.h"
+#include "common/backends/metal/text.h"
 #include "common/base/error.h"
 #include "common/base/host_memory.h"
 #include "common/base/number.h"
@@ -29,29 +31,22 @@ struct EmulatedKernel : Kernel {
   const msl::Kernel kernel;
 };
 
-// Returns the lines that precede the kernel's text: users' texts, and declarations of the kernel's constants. In Metal,
-// a constant outside of functions must be in the constant address space.
+// Returns the lines that precede the kernel's text: users' texts, and declarations of the kernel's constants.
 std::string prologue(const KernelSource& source) {
-  std::string text = users_text_line(source);
-  for (const auto& [name, value] : source.constants) {
-    if (source.run_time.contains(name)) {
-      text += fmt::format("extern \"C\" {{ extern const int {}; }}\n", name);
-    } else {
-      const bool is_int = value == static_cast<int>(value);
-      text += fmt::format("constexpr constant {0} {1} = {2};\n#define {1}_VALUE ({2})\n", is_int ? "int" : "long", name,
-                          value);
-    }
-  }
-  return text;
+  return users_text_line(source) + metal_constants(source, [](const std::string& name) {
+           return fmt::format("extern \"C\" {{ extern const int {}; }}\n", name);
+         });
 }
 
 class EmulatedDevice : public Device {
  public:
-  /// With `callers_memory` a kernel may touch all addresses from buffer_alignment on, because the device cannot know
-  /// which memory is the caller's. With `order` all launches run their threads in this order (msl::Run::order).
-  explicit EmulatedDevice(bool callers_memory, std::optional<uint32_t> order = std::nullopt)
-      : callers_memory_(callers_memory), order_(order) {
-    info_.spec = "metal:emulated";
+  /// `spec` opens the same device in another process. With `callers_memory` a kernel may touch all addresses from
+  /// buffer_alignment on, because the device cannot know which memory is the caller's. With `order` all launches run
+  /// their threads in this order (msl::Run::order).
+  EmulatedDevice(std::string_view spec, bool callers_memory, std::optional<uint32_t> order = std::nullopt,
+                 msl::Generation generation = msl::Generation::m1)
+      : callers_memory_(callers_memory), order_(order), generation_(generation) {
+    info_.spec = spec;
     info_.backend = "metal";
     info_.name = info_.arch = "emulated";
     info_.toolchain = "clang, with the project's metal_stdlib";
@@ -91,18 +86,16 @@ class EmulatedDevice : public Device {
   void download(void* target, const void* source, size_t bytes) override { upload(target, source, bytes); }
 
   Binary compile(const KernelSource& source, const CompileOptions& /*options*/) override {
-    if (!source.fragments.empty()) {
-      throw CompileError(source.key(), "the emulated device cannot link fragments");
-    }
     const std::string root = source_root() + "/";
     msl::Source text{.path = root + source.path,
                      .function = source.entry,
                      .before = prologue(source),
                      .folders = {root},
-                     .language = source.assembler == as_metal_3_2 ? 320 : 310,
+                     .language = metal_language(source),
                      .key = source.key()};
     text.texts[text.path] = read_source(source, source.path);
     for (const auto& [name, content] : source.includes) text.texts[root + name] = content;
+    for (const KernelSource& fragment : source.fragments) text.linked.push_back(metal_text(fragment));
     Binary binary = compiler_.compile(text);
     binary.source_sha256 = source_sha256(source);
     binary.run_time = source.run_time_values();
@@ -129,8 +122,10 @@ class EmulatedDevice : public Device {
 
   void run(const CommandEncoder::Dispatch& dispatch) {
     const auto& kernel = *static_cast<const EmulatedKernel*>(dispatch.kernel);
-    msl::Run launch{
-        .grid = dispatch.grid, .threads = {dispatch.threads, 1, 1}, .order = order_.value_or(orders_++ % most_orders)};
+    msl::Run launch{.grid = dispatch.grid,
+                    .threads = {dispatch.threads, 1, 1},
+                    .order = order_.value_or(orders_++ % most_orders),
+                    .generation = generation_};
     if (dispatch.threadgroup_bytes > 0) launch.threadgroup_bytes[0] = dispatch.threadgroup_bytes;
     const auto give = [&](uint32_t index, const std::vector<std::byte>& bytes) {
       launch.buffers[index] = bytes.data();
@@ -182,24 +177,32 @@ class EmulatedDevice : public Device {
   std::map<void*, Block> blocks_;
   const std::optional<uint32_t> order_;  // of all launches; without a value the launches use several orders in turn
   uint32_t orders_ = 0;
+  const msl::Generation generation_;
 };
 
 }  // namespace
 
 std::unique_ptr<Device> open_metal_device(std::string_view spec) {
-  constexpr std::string_view name = "metal:emulated", option = ":order=";
-  const bool named = spec.starts_with(name);
-  const std::string_view rest = named ? spec.substr(name.size()) : "";
-  if (named && rest.empty()) return std::make_unique<EmulatedDevice>(false);
-  const auto order = to_number<uint32_t>(rest.substr(std::min(option.size(), rest.size())));
-  if (!rest.starts_with(option) || !order) {
-    throw BadInput(
-        fmt::format("device '{}' is not allowed; allowed are {} and {}{}N with N from 0 on", spec, name, name, option));
+  constexpr std::string_view name = "metal:emulated", order_option = ":order=", gpu_option = ":gpu=";
+  std::string_view rest = spec.starts_with(name) ? spec.substr(name.size()) : spec;
+  if (spec.starts_with(name) && rest.empty()) return std::make_unique<EmulatedDevice>(spec, false);
+  if (rest.starts_with(order_option)) {
+    const auto order = to_number<uint32_t>(rest.substr(order_option.size()));
+    if (order) return std::make_unique<EmulatedDevice>(spec, false, *order);
+  } else if (rest.starts_with(gpu_option)) {
+    rest.remove_prefix(gpu_option.size());
+    const auto* const gpu = std::ranges::find(msl::generations, rest);
+    if (gpu != std::end(msl::generations)) {
+      const auto generation = static_cast<msl::Generation>(gpu - std::begin(msl::generations));
+      return std::make_unique<EmulatedDevice>(spec, false, std::nullopt, generation);
+    }
   }
-  return std::make_unique<EmulatedDevice>(false, *order);
+  throw BadInput(
+      fmt::format("device '{0}' is not allowed; allowed are {1}, {1}{2}N with N from 0 on, and {1}{3}G with G {4}",
+                  spec, name, order_option, gpu_option, fmt::join(msl::generations, ", ")));
 }
 std::unique_ptr<Device> open_metal_device_for_caller(std::string_view spec, const Caller& /*caller*/) {
-  if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>(true);
+  if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>(spec, true);
   throw BadInput(fmt::format("device '{}' is not allowed for a caller's memory; allowed is metal:emulated", spec));
 }
 

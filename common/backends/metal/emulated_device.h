@@ -9,8 +9,8 @@
 
 namespace attn {
 
-/// Opens "metal:emulated" or "metal:emulated:order=N". With ":order=N" all launches run their threads in order N
-/// (msl::Run::order). Throws BadInput for another `spec`.
+/// Opens "metal:emulated", "metal:emulated:order=N" or "metal:emulated:gpu=G". With ":order=N" all launches run their
+/// threads in order N (msl::Run::order). G is a name of msl::generations. Throws BadInput for another `spec`.
 std::unique_ptr<Device> open_metal_device(std::string_view spec);
 /// Opens "metal:emulated" for a program that gives kernels its own memory. The device does not know the program's
 /// buffers. So of all accesses to device memory, the device reports only an access through a null pointer as out of

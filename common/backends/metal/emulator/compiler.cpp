@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Module.h>
+#include <llvm/Linker/Linker.h>
 #include <llvm/Target/TargetMachine.h>
 
 #include <cstring>
@@ -215,15 +216,26 @@ Binary Compiler::compile_here(const Source& source) const {
   for (const std::string& folder : source.folders) arguments.insert(arguments.end(), {"-I", folder});
   std::string messages;
   llvm::LLVMContext context;
-  const std::unique_ptr<llvm::Module> module =
-      run_clang(path, llvm::makeIntrusiveRefCnt<MetalFiles>(files, library_file()), arguments, context, messages);
-  if (!module) throw CompileError(binary.key, messages);
+  const auto compiled = [&](const std::string& file) {
+    std::unique_ptr<llvm::Module> made =
+        run_clang(file, llvm::makeIntrusiveRefCnt<MetalFiles>(files, library_file()), arguments, context, messages);
+    if (!made) throw CompileError(binary.key, messages);
+    return made;
+  };
+  const std::unique_ptr<llvm::Module> module = compiled(path);
+  std::string errors;
+  collect_errors(context, errors);
   std::string error;
+  for (size_t i = 0; i < source.linked.size(); ++i) {
+    const std::string file = fs::absolute(fmt::format("linked_{}.metal", i)).lexically_normal().string();
+    add(file, "#include <metal_stdlib>\n#line 1\n" + source.linked[i]);
+    if (llvm::Linker::linkModules(*module, compiled(file))) {
+      throw CompileError(binary.key, "a function is defined twice");
+    }
+  }
   const Facts facts = instrument(*module, source.constants, source.fast_math, library_file(), error);
   if (!error.empty()) throw CompileError(binary.key, error);
   binary.times.front_end_s = stopwatch.lap();
-  std::string errors;
-  collect_errors(context, errors);
   const auto machine = parts_->machines.take();
   optimize(*module, *machine);
   binary.times.optimizer_s = stopwatch.lap();
@@ -272,6 +284,14 @@ size_t Kernel::threadgroup_bytes() const {
   size_t bytes = 0;
   for (const Code::Array& array : parts_->code.arrays) bytes += array.bytes;
   return bytes;
+}
+
+std::vector<uint32_t> Kernel::indices(const std::string& attribute) const {
+  std::vector<uint32_t> found;
+  for (const Code::Parameter& parameter : parts_->code.parameters) {
+    if (parameter.attribute == attribute) found.push_back(parameter.index);
+  }
+  return found;
 }
 
 }  // namespace attn::msl

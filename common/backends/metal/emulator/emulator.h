@@ -43,6 +43,7 @@ struct Source {
   std::string before = {};  // text before the file's text, on separate lines
   std::map<std::string, std::string> texts = {};  // texts to read instead of files, by path; may include `path`
   std::vector<std::string> folders = {};          // #include "NAME" looks in these folders after the file's own folder
+  std::vector<std::string> linked = {};           // texts that are compiled separately: functions that `path` declares
   /// Values of [[function_constant(n)]], by the constant's name, or by n in decimal digits.
   std::map<std::string, double> constants = {};
   /// The version of the language that the kernel is written for, as __METAL_VERSION__: 300, 310 or 320. A feature of a
@@ -69,6 +70,18 @@ class Compiler {
   std::unique_ptr<const Parts> parts_;
 };
 
+/// What differs between generations of Apple's GPUs.
+enum class Generation {
+  m1,  // the M1 to the M4: lane l has elements of row (l >> 4 & 1) * 4 + (l >> 1 & 3) of a simdgroup matrix, from
+       // column (l >> 3 & 1) * 4 + (l & 1) * 2 on. Apple does not document this order; public reverse engineering found
+       // it.
+  other_fragments,  // lane l has elements of row l / 4, from column l % 4 * 2 on: an order that no kernel may rest on
+  tf32,             // as m1, but a product of matrices rounds operands of type float to TF32, as reported of the M5
+};
+
+/// The names of the generations, in their order: "m1", ...
+inline constexpr const char* generations[] = {"m1", "other_fragments", "tf32"};
+
 /// Memory that a kernel may touch through pointers to `device` or `constant` memory.
 struct Memory {
   std::string name;  // in faults: "buffer 0"
@@ -86,6 +99,7 @@ struct Run {
   /// first. Each other number is a seed of random orders. Threads run in rounds: in a round each thread that can go on
   /// has one turn. With a seed, each round has a new random order.
   uint32_t order = 0;
+  Generation generation = Generation::m1;
 };
 
 /// A loaded kernel.
@@ -100,6 +114,8 @@ class Kernel {
   void run(const Run& run) const;
   /// Bytes of threadgroup memory that the kernel declares.
   size_t threadgroup_bytes() const;
+  /// The numbers n of the kernel's parameters with the attribute "buffer" or "threadgroup", such as [[buffer(n)]].
+  std::vector<uint32_t> indices(const std::string& attribute) const;
 
  private:
   struct Parts;

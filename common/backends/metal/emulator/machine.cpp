@@ -23,10 +23,17 @@ namespace {
 
 constexpr unsigned lanes = lanes_per_simdgroup;
 
-// The layout of an 8 x 8 simdgroup matrix: lane l holds the elements (row, column) and (row, column + 1). Apple does
-// not document this layout; it is known from public reverse engineering.
-constexpr unsigned row_of(unsigned lane) { return (lane >> 4 & 1) * 4 + (lane >> 1 & 3); }
-constexpr unsigned column_of(unsigned lane) { return (lane >> 3 & 1) * 4 + (lane & 1) * 2; }
+// The places of a lane's first element of an 8 x 8 simdgroup matrix; the second element is the next one of the row.
+struct Fragments {
+  explicit Fragments(Generation generation) {
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+      const bool other = generation == Generation::other_fragments;
+      row[lane] = other ? lane / 4 : (lane >> 4 & 1) * 4 + (lane >> 1 & 3);
+      column[lane] = other ? lane % 4 * 2 : (lane >> 3 & 1) * 4 + (lane & 1) * 2;
+    }
+  }
+  unsigned row[lanes], column[lanes];
+};
 
 // Types of matrix elements, as in metal_stdlib.
 enum Type : unsigned { f32 = 0, f16 = 1, bf16 = 2 };
@@ -60,12 +67,20 @@ void set_element(void* elements, unsigned type, unsigned index, float value) {
   }
 }
 
+// Rounds to the 10 bits after the binary point that TF32 has, to nearest, ties to even.
+float tf32(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  if (std::isfinite(value)) bits = (bits + 0xfff + (bits >> 13 & 1)) & ~uint32_t{0x1fff};
+  std::memcpy(&value, &bits, sizeof bits);
+  return value;
+}
+
 // reads_unwritten: a thread is about to read threadgroup memory that no thread has written yet.
 enum class State : uint8_t { ready, reads_unwritten, at_simdgroup, at_threadgroup, done };
 enum class Meeting : uint8_t { barrier, gather, shuffle, matrix_memory, multiply };
 
 struct Lane {
-  State state = State::ready;
   Meeting meeting = Meeting::barrier;
   uint32_t place = 0;
   const void* in = nullptr;  // gather, shuffle: the lane's value; matrix_memory: the address; multiply: the operands
@@ -73,6 +88,7 @@ struct Lane {
   size_t bytes = 0;
   uint32_t argument = 0;               // barrier: kinds of memory; shuffle: the lane to read; multiply: types
   std::array<int64_t, 4> matrix = {};  // matrix_memory: row_elements, column, row, transposed
+  bool moved = false;                  // matrix_memory: the lane's elements have been copied
   bool fenced = false;                 // the thread fenced device memory, and since then accessed it only by atomics
   std::vector<void*> arguments;
   std::vector<std::array<uint32_t, 4>> numbers;  // values of parameters that are no pointers; `arguments` points here
@@ -147,10 +163,13 @@ class Machine {
   void take_turns();
   void order(std::vector<uint32_t>& numbers);
   bool release_simdgroup(uint32_t simdgroup);
+  /// Where in memory a lane's element `i` of a matrix lies, in bytes from the address that all lanes give.
+  int64_t matrix_offset(const Lane& lane, uint32_t number, unsigned i) const;
+  void move_matrix(uint32_t simdgroup);
   bool release_threadgroup();
   [[noreturn]] void diverged() const;
   void pass(uint32_t simdgroup, bool whole_threadgroup, uint32_t memory);
-  Region* find(const void* address, Space space);
+  Region* find(const void* address, Space space, uint32_t place = 0);
   /// Returns whether a touch is wrong. If it is, sets `fault_`. `how` has no offset yet.
   bool is_wrong(const void* address, Space space, Touch how, size_t alignment, uint32_t place);
   /// Sets `fault_`. Returns true.
@@ -163,14 +182,19 @@ class Machine {
   const Code& code_;
   const Run& run_;
   const uint32_t threads_, simdgroups_;
+  const Fragments fragments_;
   std::vector<Lane> lanes_;
-  uint32_t running_ = 0;  // the thread that runs
-  uint32_t group_ = 0;    // its threadgroup, from 0
+  std::vector<State> states_;      // of each thread
+  std::vector<uint32_t> waiting_;  // the lanes of each simdgroup that are at_simdgroup
+  uint32_t at_barrier_ = 0;        // the threads that are at_threadgroup
+  uint32_t running_ = 0;           // the thread that runs
+  uint32_t group_ = 0;             // its threadgroup, from 0
   std::mt19937 random_;
   std::string fault_;
   Regions buffers_, constants_, arrays_;
-  Region* last_ = nullptr;  // the buffer or constant that was touched last
-  Clocks clocks_[2];        // for device memory, for threadgroup memory
+  std::array<Region*, 64> recent_ = {};  // the region that a place touched last, by the place's last six bits
+  Region* array_ = nullptr;              // the array in threadgroup memory that was touched last
+  Clocks clocks_[2];                     // for device memory, for threadgroup memory
   // How threadgroups order their touches by atomic operations and fences (Release in memory.h).
   // known_: the releases that the threadgroup has read, and has then acquired by a fence.
   // offered_: the releases that the threadgroup has read since its last fence.
@@ -179,7 +203,7 @@ class Machine {
   std::unordered_map<const void*, Releases> by_address_;
 };
 
-thread_local Machine* machine = nullptr;
+Machine* machine = nullptr;  // that runs; `running` guards it
 Fibers& fibers() {
   static Fibers all;
   return all;
@@ -196,6 +220,7 @@ Machine::Machine(const Code& code, const Run& run)
       run_(run),
       threads_(static_cast<uint32_t>(run.threads.count())),
       simdgroups_((threads_ + lanes - 1) / lanes),
+      fragments_(run.generation),
       random_(run.order) {
   buffers_ = regions(run.memory);
   constants_ = regions(code.constants);
@@ -301,7 +326,9 @@ void Machine::fault(uint32_t place) {
 }
 
 void Machine::meet(State state) {
-  lanes_[running_].state = state;
+  states_[running_] = state;
+  if (state == State::at_simdgroup) ++waiting_[running_ / lanes];
+  if (state == State::at_threadgroup) ++at_barrier_;
   fibers().leave(state == State::done);
 }
 
@@ -331,9 +358,11 @@ void Machine::run_group(uint32_t number) {
     array.forget();
     std::memset(reinterpret_cast<void*>(array.begin()), 0xff, array.bytes());
   }
+  states_.assign(threads_, State::ready);
+  waiting_.assign(simdgroups_, 0);
+  at_barrier_ = 0;
   for (uint32_t thread = 0; thread < threads_; ++thread) {
     Lane& lane = lanes_[thread];
-    lane.state = State::ready;
     lane.fenced = false;
     for (size_t i = 0; i < code_.parameters.size(); ++i) {
       const std::string& attribute = code_.parameters[i].attribute;
@@ -360,7 +389,7 @@ void Machine::take_turns() {
     if (run_.order >= 2) order(turns);
     bool any = false;
     for (const uint32_t thread : turns) {
-      if (lanes_[thread].state != State::ready) continue;
+      if (states_[thread] != State::ready) continue;
       any = true;
       running_ = thread;
       fibers().enter(thread);
@@ -369,21 +398,22 @@ void Machine::take_turns() {
     for (uint32_t simdgroup = 0; simdgroup < simdgroups_; ++simdgroup) any = release_simdgroup(simdgroup) || any;
     any = release_threadgroup() || any;
     if (any) continue;
-    for (Lane& lane : lanes_) {
-      if (lane.state != State::reads_unwritten) continue;
-      lane.state = State::ready;
+    for (State& state : states_) {
+      if (state != State::reads_unwritten) continue;
+      state = State::ready;
       any = true;
     }
     if (any) continue;
-    if (std::ranges::all_of(lanes_, [](const Lane& lane) { return lane.state == State::done; })) return;
+    if (std::ranges::all_of(states_, [](State state) { return state == State::done; })) return;
     diverged();
   }
 }
 
 bool Machine::release_simdgroup(uint32_t simdgroup) {
   const uint32_t first = simdgroup * lanes, end = std::min(first + lanes, threads_);
+  if (waiting_[simdgroup] != end - first) return false;
+  waiting_[simdgroup] = 0;
   const std::span<Lane> all(lanes_.data() + first, end - first);
-  if (!std::ranges::all_of(all, [](const Lane& lane) { return lane.state == State::at_simdgroup; })) return false;
   const Lane& one = all.front();
   for (uint32_t i = 0; i < all.size(); ++i) {
     if (all[i].meeting == one.meeting && all[i].place == one.place) continue;
@@ -424,34 +454,86 @@ bool Machine::release_simdgroup(uint32_t simdgroup) {
           stop(fmt::format("divergence: {} and {} give different addresses of one matrix", who(first), who(first + i)),
                one.place);
         }
+        move_matrix(simdgroup);
         break;
       }
+      const bool rounds = run_.generation == Generation::tf32;
       float matrices[3][8][8];  // a, b, c
       for (uint32_t lane = 0; lane < lanes; ++lane) {
         const auto* const operands = static_cast<const void* const*>(all[lane].in);
         for (unsigned m = 0; m < 3; ++m) {
           const unsigned type = one.argument >> (2 * m + 2) & 3;
           for (unsigned i = 0; i < 2; ++i) {
-            matrices[m][row_of(lane)][column_of(lane) + i] = element(operands[m], type, i);
+            float value = element(operands[m], type, i);
+            if (rounds && m < 2 && type == f32) value = tf32(value);
+            matrices[m][fragments_.row[lane]][fragments_.column[lane] + i] = value;
+          }
+        }
+      }
+      // Each sum adds its products in the order of k; the loop over columns is the innermost, so that it is a vector's.
+      for (unsigned k = 0; k < 8; ++k) {
+        for (unsigned row = 0; row < 8; ++row) {
+          for (unsigned column = 0; column < 8; ++column) {
+            matrices[2][row][column] += matrices[0][row][k] * matrices[1][k][column];
           }
         }
       }
       for (uint32_t lane = 0; lane < lanes; ++lane) {
         for (unsigned i = 0; i < 2; ++i) {
-          const unsigned row = row_of(lane), column = column_of(lane) + i;
-          float sum = matrices[2][row][column];
-          for (unsigned k = 0; k < 8; ++k) sum += matrices[0][row][k] * matrices[1][k][column];
-          set_element(all[lane].out, one.argument & 3, i, sum);
+          set_element(all[lane].out, one.argument & 3, i,
+                      matrices[2][fragments_.row[lane]][fragments_.column[lane] + i]);
         }
       }
       break;
   }
-  for (Lane& lane : all) lane.state = State::ready;
+  std::fill(states_.begin() + first, states_.begin() + end, State::ready);
   return true;
 }
 
+int64_t Machine::matrix_offset(const Lane& lane, uint32_t number, unsigned i) const {
+  int64_t row = fragments_.row[number], column = fragments_.column[number] + i;
+  const auto& [row_elements, first_column, first_row, transposed] = lane.matrix;
+  if (transposed != 0) std::swap(row, column);
+  return ((row + first_row) * row_elements + column + first_column) * static_cast<int64_t>(bytes_of(lane.argument & 3));
+}
+
+// Copies a matrix for all lanes at once. If anything is wrong, leaves it to the lanes, which report it.
+void Machine::move_matrix(uint32_t simdgroup) {
+  const std::span<Lane> all(lanes_.data() + simdgroup * lanes, lanes);
+  const Lane& one = all.front();
+  const auto space = static_cast<Space>(one.argument >> 3);
+  const bool writes = (one.argument & 4) != 0, joined = one.matrix[3] == 0;
+  const size_t size = bytes_of(one.argument & 3);
+  for (Lane& lane : all) lane.moved = false;
+  Region* const region = find(one.in, space, one.place);
+  if (!region || reinterpret_cast<uintptr_t>(one.in) % size != 0) return;
+  const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(one.in) - region->begin());
+  const auto bytes = static_cast<int64_t>(joined ? 2 * size : size);
+  for (uint32_t number = 0; number < lanes; ++number) {
+    Lane& lane = all[number];
+    running_ = simdgroup * lanes + number;
+    for (unsigned i = 0; i < 2; i += joined ? 2 : 1) {
+      const int64_t at = begin + matrix_offset(lane, number, i);
+      if (at < 0 || at + bytes > static_cast<int64_t>(region->bytes())) return;
+      const auto offset = static_cast<size_t>(at), count = static_cast<size_t>(bytes);
+      Conflict ignored;
+      if (space == Space::threadgroup && !writes && !region->is_written(offset, count)) return;
+      if (space != Space::constant && region->touch({.offset = offset, .bytes = count, .writes = writes},
+                                                    actor(space, lane.place), clocks(space), known_, ignored)) {
+        return;
+      }
+      auto* const in_memory = reinterpret_cast<std::byte*>(region->begin() + offset);
+      auto* const in_lane = static_cast<std::byte*>(lane.out) + i * size;
+      std::memcpy(writes ? in_memory : in_lane, writes ? in_lane : in_memory, count);
+    }
+    if (space == Space::device) lane.fenced = false;
+    lane.moved = true;
+  }
+}
+
 bool Machine::release_threadgroup() {
-  if (!std::ranges::all_of(lanes_, [](const Lane& lane) { return lane.state == State::at_threadgroup; })) return false;
+  if (at_barrier_ != threads_) return false;
+  at_barrier_ = 0;
   const Lane& one = lanes_.front();
   for (uint32_t thread = 0; thread < threads_; ++thread) {
     if (lanes_[thread].place == one.place && lanes_[thread].argument == one.argument) continue;
@@ -460,7 +542,7 @@ bool Machine::release_threadgroup() {
          lanes_[thread].place);
   }
   for (uint32_t simdgroup = 0; simdgroup < simdgroups_; ++simdgroup) pass(simdgroup, true, one.argument);
-  for (Lane& lane : lanes_) lane.state = State::ready;
+  std::ranges::fill(states_, State::ready);
   return true;
 }
 
@@ -477,12 +559,12 @@ void Machine::pass(uint32_t simdgroup, bool whole_threadgroup, uint32_t memory) 
 void Machine::diverged() const {
   std::vector<uint32_t> waiting;
   const auto first = static_cast<uint32_t>(
-      std::ranges::find_if(lanes_, [](const Lane& lane) { return lane.state != State::done; }) - lanes_.begin());
+      std::ranges::find_if(states_, [](State state) { return state != State::done; }) - states_.begin());
   // If some lanes of a simdgroup wait for its other lanes, the message is about this simdgroup, else about the
   // threadgroup.
   uint32_t at = first, begin = 0, end = threads_;
   for (uint32_t thread = 0; thread < threads_; ++thread) {
-    if (lanes_[thread].state != State::at_simdgroup) continue;
+    if (states_[thread] != State::at_simdgroup) continue;
     at = thread;
     begin = thread / lanes * lanes;
     end = std::min(begin + lanes, threads_);
@@ -491,19 +573,19 @@ void Machine::diverged() const {
   const Lane& one = lanes_[at];
   uint32_t other = at;
   for (uint32_t thread = begin; thread < end; ++thread) {
-    if (lanes_[thread].state == one.state && lanes_[thread].place == one.place) {
+    if (states_[thread] == states_[at] && lanes_[thread].place == one.place) {
       waiting.push_back(thread);
     } else if (other == at) {
       other = thread;
     }
   }
-  const bool barrier = one.state == State::at_threadgroup || one.meeting == Meeting::barrier;
-  const std::string what =
-      barrier ? (one.state == State::at_threadgroup ? "a barrier of the threadgroup" : "a barrier of the simdgroup")
-              : std::string(name(one.meeting));
+  const bool of_threadgroup = states_[at] == State::at_threadgroup;
+  const std::string what = of_threadgroup || one.meeting == Meeting::barrier
+                               ? (of_threadgroup ? "a barrier of the threadgroup" : "a barrier of the simdgroup")
+                               : std::string(name(one.meeting));
   const Lane& rest = lanes_[other];
   const std::string elsewhere =
-      rest.state == State::done ? "has returned" : fmt::format("waits at {}", where(rest.place));
+      states_[other] == State::done ? "has returned" : fmt::format("waits at {}", where(rest.place));
   stop(fmt::format("divergence: threads {} wait at {}, but {} {}", ranges(waiting), what, who(other), elsewhere),
        one.place);
 }
@@ -512,7 +594,7 @@ Actor Machine::actor(Space space, uint32_t place) const {
   return {group_ + 1, static_cast<uint16_t>(running_), clocks(space).now[running_ / lanes], place};
 }
 
-Region* Machine::find(const void* address, Space space) {
+Region* Machine::find(const void* address, Space space, uint32_t place) {
   const auto at = reinterpret_cast<uintptr_t>(address);
   const auto in = [&](Regions& all) -> Region* {
     const auto after = std::ranges::upper_bound(all, at, {}, &Region::begin);
@@ -520,11 +602,15 @@ Region* Machine::find(const void* address, Space space) {
     Region& region = *std::prev(after);
     return at < region.end() ? &region : nullptr;
   };
-  if (space == Space::threadgroup) return in(arrays_);
-  if (last_ && at >= last_->begin() && at < last_->end()) return last_;
+  if (space == Space::threadgroup) {
+    if (!array_ || at < array_->begin() || at >= array_->end()) array_ = in(arrays_);
+    return array_;
+  }
+  Region*& recent = recent_[place % recent_.size()];
+  if (recent && at >= recent->begin() && at < recent->end()) return recent;
   Region* found = in(buffers_);
   if (!found && space == Space::constant) found = in(constants_);
-  if (found) last_ = found;
+  if (found) recent = found;
   return found;
 }
 
@@ -559,7 +645,7 @@ bool Machine::is_wrong(const void* address, Space space, Touch how, size_t align
   const size_t bytes = how.bytes;
   const bool writes = how.writes, atomic = how.atomic;
   if (bytes == 0) return false;
-  Region* const region = find(address, space);
+  Region* const region = find(address, space, place);
   const auto at = reinterpret_cast<uintptr_t>(address);
   if (!region || at + bytes > region->end()) return out_of_bounds(address, bytes, space, writes);
   const size_t offset = how.offset = at - region->begin();
@@ -665,15 +751,16 @@ void Machine::matrix_memory(void* elements, const void* address, unsigned type, 
   Lane& lane = lanes_[running_];
   lane.meeting = Meeting::matrix_memory;
   lane.in = address;
+  lane.out = elements;
   lane.matrix = matrix;
+  lane.argument = type | (writes ? 4u : 0u) | static_cast<uint32_t>(space) << 3;
   lane.place = place;
   meet(State::at_simdgroup);
+  if (lane.moved) return;
   const size_t size = bytes_of(type);
   for (unsigned i = 0; i < 2; ++i) {
-    int64_t row = row_of(running_ % lanes), column = column_of(running_ % lanes) + i;
-    if (matrix[3] != 0) std::swap(row, column);
-    const int64_t index = (row + matrix[2]) * matrix[0] + column + matrix[1];
-    auto* const in_memory = static_cast<std::byte*>(const_cast<void*>(address)) + index * static_cast<int64_t>(size);
+    auto* const in_memory =
+        static_cast<std::byte*>(const_cast<void*>(address)) + matrix_offset(lane, running_ % lanes, i);
     auto* const in_lane = static_cast<std::byte*>(elements) + i * size;
     touch(in_memory, space, {.bytes = size, .writes = writes}, size, place);
     std::memcpy(writes ? in_memory : in_lane, writes ? in_lane : in_memory, size);

@@ -40,23 +40,35 @@ bool came_before(const Actor& earlier, const Actor& actor, const Clocks& clocks,
 
 }  // namespace
 
-Region::Page& Region::page_of(size_t offset, bool whole_words) {
-  std::unique_ptr<Page>& page = pages_[offset / page_bytes];
-  if (!page) page = std::make_unique<Page>();
-  if (!whole_words && page->unit_bytes == 4) {
-    std::vector<Unit> bytes(page_bytes);
-    for (size_t i = 0; i < page_bytes; ++i) bytes[i] = page->units[i / 4];
-    page->units = std::move(bytes);
-    page->unit_bytes = 1;
+Region::Page& Region::page_of(size_t offset, unsigned shift) {
+  const size_t number = offset / page_bytes;
+  if (!last_ || last_->number != number) {
+    std::unique_ptr<Page>& page = pages_[number];
+    if (!page) {
+      page = std::make_unique<Page>();
+      page->number = number;
+    }
+    last_ = page.get();
   }
-  return *page;
+  Page& page = *last_;
+  if (shift < page.shift) {
+    std::vector<Unit> smaller(page_bytes >> shift);
+    for (size_t i = 0; i < smaller.size(); ++i) smaller[i] = page.units[i >> (page.shift - shift)];
+    page.units = std::move(smaller);
+    page.shift = shift;
+  }
+  return page;
 }
 
 bool Region::is_written(size_t offset, size_t bytes) const {
-  for (size_t at = offset; at < offset + bytes; ++at) {
-    const auto page = pages_.find(at / page_bytes);
-    if (page == pages_.end()) return false;
-    if (page->second->units[at % page_bytes / page->second->unit_bytes].writer.group == 0) return false;
+  for (size_t at = offset; at < offset + bytes;) {
+    if (!last_ || last_->number != at / page_bytes) {
+      const auto page = pages_.find(at / page_bytes);
+      if (page == pages_.end()) return false;
+      last_ = page->second.get();
+    }
+    if (last_->units[at % page_bytes >> last_->shift].writer.group == 0) return false;
+    at = ((at >> last_->shift) + 1) << last_->shift;
   }
   return true;
 }
@@ -129,14 +141,17 @@ bool Region::conflicts(Unit& unit, const Touch& touch, const Actor& actor, const
 
 bool Region::touch(const Touch& touch, const Actor& actor, const Clocks& clocks, const Releases& known,
                    Conflict& conflict) {
-  const bool whole_words = touch.offset % 4 == 0 && touch.bytes % 4 == 0;
+  const size_t parts = touch.offset | touch.bytes;
+  const unsigned shift = parts % 4 == 0 ? 2 : parts % 2 == 0 ? 1 : 0;
   for (size_t at = touch.offset; at < touch.offset + touch.bytes;) {
-    Page& page = page_of(at, whole_words);
-    if (conflicts(page.units[at % page_bytes / page.unit_bytes], touch, actor, clocks, known, conflict)) {
-      conflict.offset = at;
-      return true;
+    Page& page = page_of(at, shift);
+    const size_t end = std::min(touch.offset + touch.bytes, (page.number + 1) * page_bytes);
+    for (; at < end; at += size_t{1} << page.shift) {
+      if (conflicts(page.units[at % page_bytes >> page.shift], touch, actor, clocks, known, conflict)) {
+        conflict.offset = at;
+        return true;
+      }
     }
-    at += page.unit_bytes;
   }
   return false;
 }

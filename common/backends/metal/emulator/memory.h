@@ -68,7 +68,10 @@ class Region {
   size_t bytes() const { return bytes_; }
 
   /// Forgets all touches.
-  void forget() { pages_.clear(); }
+  void forget() {
+    pages_.clear();
+    last_ = nullptr;
+  }
   /// Returns whether each byte has been written since forget().
   bool is_written(size_t offset, size_t bytes) const;
   /// Notes a touch. Returns whether the touch conflicts with an earlier touch; if so, `conflict` gets the earlier
@@ -86,19 +89,22 @@ class Region {
     Readers readers = one;
     bool wrote_atomic = false, read_atomic = false, wrote_coherent = false;
   };
-  // A page has a unit for each word. At the first touch of a part of a word, the page gets a unit for each byte.
+  // A page has a unit for each word. At the first touch of a part of a word, the page gets a unit for each half of a
+  // word, or for each byte.
   static constexpr size_t page_bytes = 4096;
   struct Page {
-    size_t unit_bytes = 4;
+    size_t number = 0;
+    unsigned shift = 2;  // a unit has 1 << shift bytes
     std::vector<Unit> units{page_bytes / 4};
   };
-  Page& page_of(size_t offset, bool whole_words);
+  Page& page_of(size_t offset, unsigned shift);
   static bool conflicts(Unit& unit, const Touch& touch, const Actor& actor, const Clocks& clocks, const Releases& known,
                         Conflict& conflict);
 
   const uintptr_t begin_;
   const size_t bytes_;
   std::unordered_map<size_t, std::unique_ptr<Page>> pages_;
+  mutable Page* last_ = nullptr;  // the page that was looked up last
 };
 
 }  // namespace attn::msl

@@ -1,6 +1,7 @@
 // msl_check FILE.metal FUNCTION: runs a kernel of Metal on the emulator, in several orders of its threads, and reports
 // the first fault in one line. docs/metal.md has an example.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -165,7 +166,7 @@ std::vector<std::byte> contents(const std::string& text, uint32_t seed) {
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 struct Options {
-  std::string file, function, grid = "1", threads = "32", math = "fast", language = "3.2", print;
+  std::string file, function, grid = "1", threads = "32", math = "fast", language = "3.2", gpu = "m1", print;
   std::vector<std::string> buffers, threadgroup, constants, declared, folders;
   uint32_t orders = 6, seed = 1, seconds = 60;
   bool messages = false;
@@ -243,6 +244,13 @@ int check(const Options& options) {
         fmt::format("constexpr constant int {0} = {1};\n#define {0}_VALUE ({1})\n", declared.substr(0, at), value);
   }
   msl::Run run{.grid = grid("--grid", options.grid), .threads = grid("--threads", options.threads)};
+  const auto* const gpu =
+      std::ranges::find_if(msl::generations, [&](const char* known) { return options.gpu == known; });
+  if (gpu == std::end(msl::generations)) {
+    throw BadInput(
+        fmt::format("--gpu {}: not allowed; allowed are {}", options.gpu, fmt::join(msl::generations, ", ")));
+  }
+  run.generation = static_cast<msl::Generation>(gpu - std::begin(msl::generations));
   std::map<uint32_t, std::vector<std::byte>> given, first;
   for (const std::string& text : options.buffers) {
     const auto [index, rest] = numbered("--buffer", text);
@@ -356,6 +364,11 @@ int main(int argc, char** argv) {
   app.add_option("--include", options.folders, "a folder in which #include looks");
   app.add_option("--math", options.math, "fast, or safe: infinity and NaN are allowed")->capture_default_str();
   app.add_option("--language", options.language, "the version of Metal's language: 3.0, 3.1 or 3.2; default 3.2");
+  app.add_option(
+         "--gpu", options.gpu,
+         "m1: the M1 to the M4; other_fragments: another order of matrix elements in the lanes; tf32: products of "
+         "float matrices round to TF32")
+      ->capture_default_str();
   number_option<uint32_t, uint32_t>(app, "--orders", options.orders, 1, 1'000'000, "N",
                                     "in how many orders of its threads the kernel runs; default 6");
   number_option<uint32_t, uint32_t>(app, "--seed", options.seed, 0, UINT32_MAX, "N",

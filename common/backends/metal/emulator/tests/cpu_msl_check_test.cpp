@@ -85,6 +85,27 @@ TEST_F(MslCheckCliTest, FindsTheFaultsOfAttention) {
   EXPECT_EQ(count, 1280);
 }
 
+// The kernel prints which element of a matrix lane 9 has, and a product whose operands TF32 cannot hold.
+TEST_F(MslCheckCliTest, OtherGpusShowWhatAKernelRestsOn) {
+  write_text("matrix.metal", R"(#include <metal_stdlib>
+using namespace metal;
+kernel void matrix(const device float* in [[buffer(0)]], device float* out [[buffer(1)]],
+                   uint lane [[thread_index_in_simdgroup]]) {
+  simdgroup_float8x8 m, product, one = make_filled_simdgroup_matrix<float, 8, 8>(1.000244140625f);
+  simdgroup_load(m, in, 8);
+  simdgroup_multiply(product, one, one);
+  if (lane == 9) {
+    out[0] = m.thread_elements()[0];
+    out[1] = product.thread_elements()[0];
+  }
+})");
+  const std::string line = "matrix.metal matrix --buffer 0=f32:index:64 --buffer 1=f32:nan:2 --print 1=f32 --gpu ";
+  const std::pair<std::string, std::string> expected[] = {
+      {"m1", "6\n8.003906\n"}, {"other_fragments", "18\n8.003906\n"}, {"tf32", "6\n8\n"}};
+  for (const auto& [gpu, printed] : expected) EXPECT_EQ(run_line(line + gpu).out, printed) << gpu;
+  expect(line + "m9", 2, "allowed are m1, other_fragments, tf32");
+}
+
 TEST_F(MslCheckCliTest, OneLineReportsAnEndlessLoopOrRecursion) {
   write_text("endless.metal", R"(#include <metal_stdlib>
     kernel void loop(device float* o [[buffer(0)]]) { for (;;) o[0] += 1; }

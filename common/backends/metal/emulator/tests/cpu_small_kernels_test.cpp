@@ -1,5 +1,5 @@
 // Kernels of Metal that no experiment checks: kernels that measure a device's highest rates (ceiling.metal), and
-// stage.metal, empty.metal and fragment_layout.metal. Two tests run each kernel in six orders of its threads, and check
+// stage.metal, empty.metal and probe.metal. Two tests run each kernel in six orders of its threads, and check
 // the results; the emulator must report no fault. The third test plants faults in some of these kernels, and the
 // emulator must find each fault.
 #include <gtest/gtest.h>
@@ -12,6 +12,7 @@
 #include "common/backends/metal/emulator/emulator.h"
 #include "common/base/error.h"
 #include "common/device/kernels/ceiling.h"
+#include "common/device/kernels/probe.h"
 #include "common/testing/mutated_sources.h"
 
 namespace attn {
@@ -24,6 +25,7 @@ struct Small {
   std::string constants = {};
   uint32_t groups = 1, threads = 32;
   size_t threadgroup_bytes = 0;
+  bool fast_math = true;
 };
 
 /// Runs the kernel in six orders: first to last, last to first, and four random orders. `fill` sets the memory before
@@ -33,8 +35,11 @@ void run_small(const Small& kernel, const Params& params, std::vector<msl::Memor
                const std::function<void()>& fill, const std::function<void(uint32_t)>& check) {
   static const msl::Compiler compiler;
   const std::string root = source_root() + "/";
-  const msl::Kernel loaded(compiler.compile(
-      {.path = root + kernel.file, .function = kernel.function, .before = kernel.constants, .folders = {root}}));
+  const msl::Kernel loaded(compiler.compile({.path = root + kernel.file,
+                                             .function = kernel.function,
+                                             .before = kernel.constants,
+                                             .folders = {root},
+                                             .fast_math = kernel.fast_math}));
   memory.push_back({"the parameters", &params, sizeof params});
   for (uint32_t order = 0; order < 6; ++order) {
     fill();
@@ -104,12 +109,20 @@ void run_stage() {
       });
 }
 
-void run_layout() {
-  uint32_t wrong = 0;
-  const uint32_t* const params = &wrong;
+void run_probe() {
+  constexpr uint32_t bytes = 32768, zero = 0;
+  std::vector<uint32_t> found(probed_count), expected(probed_count);
+  expected[probed_width] = 32;
+  expected[probed_last_word] = 12345;
+  const ProbeParams params{found.data(), &zero, bytes / 4 - 1};
   run_small(
-      {.file = "common/device/kernels/fragment_layout.metal", .function = "fragment_layout", .threadgroup_bytes = 256},
-      params, {{"wrong", &wrong, 4}}, [&] { wrong = 7; }, [&](uint32_t order) { EXPECT_EQ(wrong, 0u) << order; });
+      {.file = "common/device/kernels/probe.metal",
+       .function = "probe",
+       .threads = probe_threads,
+       .threadgroup_bytes = bytes,
+       .fast_math = false},
+      params, {{"found", found.data(), found.size() * 4}, {"zero", &zero, 4}}, [&] { std::ranges::fill(found, 7u); },
+      [&](uint32_t order) { EXPECT_EQ(found, expected) << order; });
 }
 
 TEST(MetalSmallKernelsTest, AreRightInSixOrders) {
@@ -119,7 +132,7 @@ TEST(MetalSmallKernelsTest, AreRightInSixOrders) {
   // steps replace x by 0.25 * x + 0.375.
   run_arithmetic("ceiling_fma", 3 * 0.375f + 0.25f * (0 + 1 + 2));
   run_stage();
-  run_layout();
+  run_probe();
   const int unused = 0;
   run_small({"common/api/kernels/empty.metal", "empty", "", 3}, unused, {}, [] {}, [](uint32_t) {});
 }
@@ -153,8 +166,7 @@ TEST(MetalSmallKernelsTest, FaultsAreFound) {
          "race: ", "of block");
   begins(fault_of("common/api/kernels/stage.metal", "i < p.table[t].words;", "i <= p.table[t].words;", run_stage),
          "bounds: ", "word 37 (byte 148) of table");
-  begins(fault_of("common/device/kernels/fragment_layout.metal", "simdgroup_barrier(mem_flags::mem_threadgroup);", "",
-                  run_layout),
+  begins(fault_of("common/device/kernels/probe.metal", "simdgroup_barrier(mem_flags::mem_threadgroup);", "", run_probe),
          "race: ", "of threadgroup(0)");
 }
 

@@ -1,0 +1,34 @@
+#include "common/backends/metal/text.h"
+
+#include <fmt/format.h>
+
+#include "common/backends/metal/operations.h"
+
+namespace attn {
+
+std::string metal_constants(const KernelSource& source,
+                            const std::function<std::string(const std::string& name)>& declare) {
+  std::string text;
+  for (const auto& [name, value] : source.constants) {
+    if (source.run_time.contains(name)) {
+      text += declare(name);
+    } else {
+      const bool is_int = value == static_cast<int>(value);
+      text += fmt::format("constexpr constant {0} {1} = {2};\n#define {1}_VALUE ({2})\n", is_int ? "int" : "long", name,
+                          value);
+    }
+  }
+  return text;
+}
+
+std::string metal_text(const KernelSource& source) {
+  int number = 0;
+  const std::string constants = metal_constants(source, [&](const std::string& name) {
+    return fmt::format("constant int {} [[function_constant({})]];\n", name, number++);
+  });
+  return "#include <metal_stdlib>\n" + joined_text(source, constants);
+}
+
+int metal_language(const KernelSource& source) { return source.assembler == as_metal_3_2 ? 320 : 310; }
+
+}  // namespace attn
