@@ -130,6 +130,24 @@ function(attn_find_cuda)
   endif()
 endfunction()
 
+# Finds metal-cpp, Apple's headers of Metal for C++; scripts/tools/metal_cpp fetches them. -DATTN_METAL_CPP=... names the
+# folder that has Metal/Metal.hpp. Sets ATTN_HAS_METAL on a Mac, for the device `metal`, and elsewhere ATTN_TEST_METAL, for
+# tests of the device's code. -DATTN_METAL_STAND_INS=... names a folder of headers that stand in for the system's.
+function(attn_find_metal)
+  set(ATTN_HAS_METAL OFF PARENT_SCOPE)
+  set(ATTN_TEST_METAL OFF PARENT_SCOPE)
+  find_path(ATTN_METAL_CPP Metal/Metal.hpp PATHS ${PROJECT_SOURCE_DIR}/build/metal_cpp NO_DEFAULT_PATH)
+  if(NOT ATTN_METAL_CPP)
+    message(STATUS "Metal device: left out; scripts/tools/metal_cpp fetches the headers that building it needs")
+  elseif(APPLE)
+    message(STATUS "Metal device: headers in ${ATTN_METAL_CPP}")
+    set(ATTN_HAS_METAL ON PARENT_SCOPE)
+  elseif(ATTN_TESTS AND ATTN_HAS_CPU AND NOT ATTN_SANITIZE AND EXISTS ${ATTN_LLVM_TOOLS}/clang++)
+    message(STATUS "Tests of the Metal device's code: headers in ${ATTN_METAL_CPP}")
+    set(ATTN_TEST_METAL ON PARENT_SCOPE)
+  endif()
+endfunction()
+
 # Adds the target attn_torch, PyTorch's operators (docs/extension.md), if -DATTN_TORCH=... names an installed PyTorch:
 # the folder that has `include` and `lib`, or /usr for Debian's libtorch-dev. Building the operators does not need CUDA.
 set(ATTN_TORCH "" CACHE PATH "PyTorch to build the operators attn::* for")
@@ -356,10 +374,10 @@ function(attn_add_experiment folder)
                  LONG ${ARG_LONG} SOME ${ARG_SOME})
 endfunction()
 
-# attn_add_reverse_experiments(): adds the program reverse_experiments, which has all experiments and the devices of
-# common/testing/reverse_backends.cpp. Each experiment's main.cpp is compiled once, for its own program; here its
+# attn_add_all_experiments(NAMES...): adds for each NAME the program NAME_experiments, which has all experiments and the
+# devices of the object library attn_NAME. Each experiment's main.cpp is compiled once, for its own program; here its
 # function main has the name FOLDER_main.
-function(attn_add_reverse_experiments)
+function(attn_add_all_experiments)
   get_property(experiments GLOBAL PROPERTY ATTN_EXPERIMENTS)
   set(objcopy ${CMAKE_OBJCOPY})
   set(prefix "")
@@ -381,6 +399,8 @@ function(attn_add_reverse_experiments)
   set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/common/testing/experiments.cpp PROPERTIES
                               COMPILE_DEFINITIONS "ATTN_EXPERIMENTS=${names}")
-  attn_add_program(reverse_experiments common/testing/experiments.cpp attn_reverse ${libraries})
-  target_sources(reverse_experiments PRIVATE ${objects})
+  foreach(name IN LISTS ARGN)
+    attn_add_program(${name}_experiments common/testing/experiments.cpp attn_${name} ${libraries})
+    target_sources(${name}_experiments PRIVATE ${objects})
+  endforeach()
 endfunction()

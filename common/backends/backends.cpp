@@ -9,8 +9,33 @@
 #ifdef ATTN_HAS_CPU
 #include "common/backends/metal/emulated_device.h"
 #endif
+#ifdef ATTN_HAS_METAL
+#include "common/backends/metal/device.h"
+#include "common/base/error.h"
+#endif
 
 namespace attn {
+
+#ifdef ATTN_HAS_METAL
+namespace {
+
+std::unique_ptr<Device> open_metal(std::string_view spec) {
+  if (spec == "metal") return open_metal_gpu();
+#ifdef ATTN_HAS_CPU
+  return open_metal_device(spec);
+#else
+  throw BadInput("device '" + std::string(spec) + "' is not allowed; this build has metal, and no emulator");
+#endif
+}
+std::unique_ptr<Device> open_metal_for_caller(std::string_view spec, [[maybe_unused]] const Caller& caller) {
+#ifdef ATTN_HAS_CPU
+  if (spec != "metal") return open_metal_device_for_caller(spec, caller);
+#endif
+  return open_metal(spec);
+}
+
+}  // namespace
+#endif
 
 std::span<const Backend> backends() {
   static constexpr Backend all[] = {
@@ -26,7 +51,9 @@ std::span<const Backend> backends() {
 #else
       {.name = "cuda", .options = "N", .missing = "no CUDA device; it needs cuda.h and nvrtc.h of the CUDA toolkit"},
 #endif
-#ifdef ATTN_HAS_CPU
+#ifdef ATTN_HAS_METAL
+      {.name = "metal", .options = "emulated", .open = &open_metal, .open_for_caller = &open_metal_for_caller},
+#elif defined(ATTN_HAS_CPU)
       {.name = "metal",
        .options = "emulated",
        .needs_options = true,
@@ -36,7 +63,8 @@ std::span<const Backend> backends() {
       {.name = "metal",
        .options = "emulated",
        .needs_options = true,
-       .missing = "no emulated Metal device; it needs llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19"},
+       .missing =
+           "no Metal device; the emulated one needs llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19"},
 #endif
   };
   return all;

@@ -1,5 +1,5 @@
-// Every experiment in one program, with the devices of reverse_backends.cpp: NAME OPTIONS... runs the experiment NAME
-// as its own program does. cmake/Attn.cmake gives each experiment's main() the name NAME_main.
+// Every experiment in one program, with the devices of another file, such as reverse_backends.cpp: NAME OPTIONS... runs
+// the experiment NAME as its own program does. cmake/Attn.cmake gives each experiment's main() the name NAME_main.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -41,7 +41,7 @@ struct RefusedSpecs {
 TEST(DeviceOpenTest, RefusesBadSpecs) {
   for (const auto& [backend, specs, allowed] :
        {RefusedSpecs{"cpu", "|gpu|CPU| cpu|cpux|cudax|:|:threads=2", "cpu:threads=N"},
-        {"cpu", "metal", "metal:emulated:order=N"},
+        {"cpu", "metal:gpu", "metal:emulated:order=N"},
         {"cpu",
          "cpu:|cpu:threads|cpu:threads=|cpu:threads=0|cpu:threads=-1|cpu:threads=+2|cpu:threads=2x|cpu:threads= 2|"
          "cpu:threads=2 |cpu:threads=2.0|cpu:threads=1025|cpu:threads=4294967297|cpu:threads=99999999999999999999|"

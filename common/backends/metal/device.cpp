@@ -1,0 +1,557 @@
+#include "common/backends/metal/device.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "common/backends/metal/gpu.h"
+#include "common/backends/metal/operations.h"
+#include "common/backends/metal/text.h"
+#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/base/json.h"
+#include "common/base/sha256.h"
+#include "common/base/stopwatch.h"
+#include "common/base/temporary_folder.h"
+#include "common/device/kernels/probe.h"
+
+namespace attn {
+
+namespace {
+
+// A device waits at most this long for a submission (compare cuda/device.cpp).
+constexpr std::chrono::seconds deadline{10};
+
+// Metal copies at most this many bytes of an argument into a command.
+constexpr size_t most_argument_bytes = 4096;
+
+// Raise this number when compile() changes, so that the kernels in the caches are compiled anew.
+constexpr int recipe = 1;
+
+/// What Metal needs to make a kernel. Binary::code is its text: a line of JSON, the texts, and the archive.
+struct Program {
+  struct Part {
+    std::string entry, text;
+  };
+  int language = 310;
+  Linking linking = Linking::before_optimizer;
+  std::vector<Part> parts = {};  // the kernel, then the functions to link it with
+  std::string archive = {};      // an MTLBinaryArchive with the machine code; empty if a constant is set at run time
+
+  std::string code() const {
+    Json entries = Json::array(), bytes = Json::array();
+    std::string texts;
+    for (const Part& part : parts) {
+      entries.push_back(part.entry);
+      bytes.push_back(part.text.size());
+      texts += part.text;
+    }
+    const Json head = {{"language", language},
+                       {"before_optimizer", linking == Linking::before_optimizer},
+                       {"entries", entries},
+                       {"bytes", bytes}};
+    return head.dump() + "\n" + texts + archive;
+  }
+  /// Throws CompileError if `code` is not what code() returns.
+  static Program of(std::string_view code) {
+    const size_t end = code.find('\n');
+    const Json head = parse_json(code.substr(0, end), false);
+    if (end == code.npos || head.is_discarded()) throw CompileError("the binary is no kernel for Metal");
+    code.remove_prefix(end + 1);
+    Program program;
+    program.language = head.at("language");
+    program.linking = head.at("before_optimizer") ? Linking::before_optimizer : Linking::after_code_generation;
+    for (size_t i = 0; i < head.at("entries").size(); ++i) {
+      const size_t bytes = std::min(head.at("bytes")[i].get<size_t>(), code.size());
+      program.parts.push_back({head.at("entries")[i], std::string(code.substr(0, bytes))});
+      code.remove_prefix(bytes);
+    }
+    program.archive = code;
+    return program;
+  }
+};
+
+class MetalKernel : public Kernel {
+ public:
+  MetalKernel(std::string entry, Owned<MTL::ComputePipelineState> made, std::shared_ptr<Gpu> gpu)
+      : name(std::move(entry)), pipeline(std::move(made)), gpu_(std::move(gpu)) {}
+
+  const std::string name;
+  const Owned<MTL::ComputePipelineState> pipeline;
+
+ private:
+  const std::shared_ptr<Gpu> gpu_;  // lives longer than the pipeline
+};
+
+std::string names_of(const std::vector<CommandEncoder::Command>& commands) {
+  std::string text;
+  for (const CommandEncoder::Command& command : commands) {
+    const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command);
+    if (!dispatch) continue;
+    const std::string& name = static_cast<const MetalKernel*>(dispatch->kernel)->name;
+    if (text.find(name) == std::string::npos) text += (text.empty() ? "" : ", ") + name;
+  }
+  return text.empty() ? "a fill" : text;
+}
+
+class MetalDevice : public Device {
+ public:
+  MetalDevice() : gpu_(Gpu::shared()) {
+    const Pool pool;
+    MTL::Device& metal = gpu_->metal();
+    queue_ = NS::TransferPtr(metal.newCommandQueue());
+    fence_ = NS::TransferPtr(metal.newFence());
+    if (!queue_ || !fence_) throw DeviceMissing("metal: the GPU takes no further command queue");
+    gpu_->make_resident(*queue_.get());
+    const std::string system = text_of(NS::ProcessInfo::processInfo()->operatingSystemVersionString());
+    info_.spec = info_.backend = "metal";
+    info_.operations = &metal_operations();
+    info_.dlpack_type = 8;
+    info_.name = text_of(metal.name());
+    info_.arch = text_of(metal.architecture()->name());
+    info_.toolchain = "Metal of macOS " + system;
+    if (gpu_->is_macos_15()) info_.features.emplace_back(metal_3_2);
+    info_.units = Gpu::cores();
+    info_.simd_width = 32;  // probe() checks it
+    most_threadgroup_bytes_ = metal.maxThreadgroupMemoryLength();
+    info_.threadgroup_memory_bytes = most_threadgroup_bytes_;
+    info_.last_level_cache_bytes = size_t{8} << 20;  // Metal does not report it
+    info_.memory_bytes = metal.recommendedMaxWorkingSetSize();
+    probe();
+  }
+
+  void* allocate(size_t bytes) override { return gpu_->allocate(bytes, buffer_alignment); }
+  void release(void* pointer) noexcept override { gpu_->release(pointer); }
+  double available_bytes() const override { return gpu_->available_bytes(); }
+  void upload(void* target, const void* source, size_t bytes) override {
+    if (bytes > 0) std::memcpy(gpu_->place_of(target, bytes).host, source, bytes);
+  }
+  void download(void* target, const void* source, size_t bytes) override {
+    if (bytes > 0) std::memcpy(target, gpu_->place_of(source, bytes).host, bytes);
+  }
+
+  std::string compiler_identity() const override {
+    return fmt::format("{}, {} ({}), recipe {}", info_.toolchain, info_.name, info_.arch, recipe);
+  }
+
+  Binary compile(const KernelSource& source, const CompileOptions& /*options*/) override {
+    const Pool pool;
+    Program program{
+        .language = metal_language(source), .linking = source.linking, .parts = {{source.entry, metal_text(source)}}};
+    for (const KernelSource& part : source.fragments) program.parts.push_back({part.entry, metal_text(part)});
+    Binary binary;
+    binary.key = source.key();
+    binary.source_sha256 = source_sha256(source);
+    binary.run_time = source.run_time_values();
+    Stopwatch stopwatch;
+    const auto descriptor = describe(program, binary.run_time, binary.key);
+    binary.times.front_end_s = stopwatch.lap();
+    // An archive has the machine code of one set of function constants.
+    if (binary.run_time.begin() == binary.run_time.end()) program.archive = archive_of(*descriptor.get(), binary.key);
+    const auto pipeline = pipeline_of(*descriptor.get(), binary.key);
+    binary.times.code_generation_s = stopwatch.lap();
+    binary.threadgroup_bytes = static_cast<int64_t>(pipeline->staticThreadgroupMemoryLength());
+    binary.code = program.code();
+    binary.code_sha256 = sha256(binary.code);
+    return binary;
+  }
+
+  std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
+    const Pool pool;
+    const Program program = Program::of(binary.code);
+    const auto descriptor = describe(program, binary.run_time, entry);
+    Owned<MTL::ComputePipelineState> pipeline;
+    if (!program.archive.empty()) {
+      const auto archive = open_archive(program.archive, entry);
+      const NS::Object* const one = archive.get();
+      descriptor->setBinaryArchives(NS::Array::array(&one, 1));
+      NS::Error* error = nullptr;
+      const MTL::PipelineOption only_archived = MTL::PipelineOptionFailOnBinaryArchiveMiss;
+      pipeline =
+          NS::TransferPtr(gpu_->metal().newComputePipelineState(descriptor.get(), only_archived, nullptr, &error));
+      // Without the warning, the time to compile would count as the time to load.
+      if (!pipeline) spdlog::warn("{}: Metal compiles it again: {}", entry, text_of(error));
+    }
+    if (!pipeline) pipeline = pipeline_of(*descriptor.get(), entry);
+    return std::make_unique<MetalKernel>(entry, std::move(pipeline), gpu_);
+  }
+
+  std::vector<double> submit(const CommandEncoder& encoder) override {
+    const std::lock_guard lock(submitting_);
+    if (lost()) throw DeviceLost(info_.spec + " is lost to this process");
+    const Pool pool;
+    Submission submission(*this, encoder);
+    return submission.run();
+  }
+
+ private:
+  // ---- compiling
+
+  Owned<MTL::Library> library_of(const std::string& text, int language, const std::string& key,
+                                 const std::vector<const NS::Object*>& libraries, const std::string& install_name) {
+    const auto options = NS::TransferPtr(MTL::CompileOptions::alloc()->init());
+    options->setLanguageVersion(language >= 320 ? MTL::LanguageVersion3_2 : MTL::LanguageVersion3_1);
+    if (gpu_->is_macos_15()) {
+      options->setMathMode(MTL::MathModeSafe);
+      options->setMathFloatingPointFunctions(MTL::MathFloatingPointFunctionsPrecise);
+    } else {
+      options->setFastMathEnabled(false);
+    }
+    if (!libraries.empty()) options->setLibraries(NS::Array::array(libraries.data(), libraries.size()));
+    if (!install_name.empty()) {
+      options->setLibraryType(MTL::LibraryTypeDynamic);
+      options->setInstallName(string_of(install_name));
+    }
+    NS::Error* error = nullptr;  // may hold warnings of a text that compiles
+    auto library = NS::TransferPtr(gpu_->metal().newLibrary(string_of(text), options.get(), &error));
+    if (!library) throw CompileError(key, text_of(error));
+    return library;
+  }
+
+  Owned<MTL::Function> function_of(MTL::Library& library, const std::string& name, const FunctionConstants& constants,
+                                   const std::string& key) {
+    const auto values = NS::TransferPtr(MTL::FunctionConstantValues::alloc()->init());
+    NS::UInteger number = 0;
+    for (const auto& [constant, value] : constants) {
+      const int as_int = static_cast<int>(value);
+      values->setConstantValue(&as_int, MTL::DataTypeInt, number++);
+    }
+    NS::Error* error = nullptr;
+    auto function = NS::TransferPtr(library.newFunction(string_of(name), values.get(), &error));
+    if (!function) throw CompileError(key, fmt::format("no function {}: {}", name, text_of(error)));
+    return function;
+  }
+
+  /// Compiles the texts. A fragment that the optimiser sees is a private function of the pipeline. A fragment that is
+  /// linked as machine code is a dynamic library.
+  Owned<MTL::ComputePipelineDescriptor> describe(const Program& program, const FunctionConstants& constants,
+                                                 const std::string& key) {
+    auto descriptor = NS::TransferPtr(MTL::ComputePipelineDescriptor::alloc()->init());
+    std::vector<Owned<MTL::Function>> functions;
+    std::vector<Owned<MTL::DynamicLibrary>> libraries;
+    std::vector<const NS::Object*> linked;
+    for (size_t i = 1; i < program.parts.size(); ++i) {
+      const auto& [entry, text] = program.parts[i];
+      if (program.linking == Linking::before_optimizer) {
+        const auto library = library_of(text, program.language, key, {}, "");
+        functions.push_back(function_of(*library.get(), entry, {}, key));
+        linked.push_back(functions.back().get());
+      } else {
+        const auto library = library_of(text, program.language, key, {}, fmt::format("@rpath/{}.metallib", entry));
+        NS::Error* error = nullptr;
+        libraries.push_back(NS::TransferPtr(gpu_->metal().newDynamicLibrary(library.get(), &error)));
+        if (!libraries.back()) throw CompileError(key, text_of(error));
+        linked.push_back(libraries.back().get());
+      }
+    }
+    const auto library = library_of(program.parts.front().text, program.language, key,
+                                    libraries.empty() ? std::vector<const NS::Object*>() : linked, "");
+    const auto function = function_of(*library.get(), program.parts.front().entry, constants, key);
+    descriptor->setComputeFunction(function.get());
+    if (!libraries.empty()) {
+      descriptor->setPreloadedLibraries(NS::Array::array(linked.data(), linked.size()));
+    } else if (!linked.empty()) {
+      const auto links = NS::TransferPtr(MTL::LinkedFunctions::alloc()->init());
+      links->setPrivateFunctions(NS::Array::array(linked.data(), linked.size()));
+      descriptor->setLinkedFunctions(links.get());
+    }
+    return descriptor;
+  }
+
+  Owned<MTL::ComputePipelineState> pipeline_of(const MTL::ComputePipelineDescriptor& descriptor,
+                                               const std::string& key) {
+    NS::Error* error = nullptr;
+    auto pipeline =
+        NS::TransferPtr(gpu_->metal().newComputePipelineState(&descriptor, MTL::PipelineOptionNone, nullptr, &error));
+    if (!pipeline) throw CompileError(key, text_of(error));
+    return pipeline;
+  }
+
+  Owned<MTL::BinaryArchive> new_archive(const NS::URL* url, const std::string& key) {
+    const auto descriptor = NS::TransferPtr(MTL::BinaryArchiveDescriptor::alloc()->init());
+    if (url) descriptor->setUrl(url);
+    NS::Error* error = nullptr;
+    auto archive = NS::TransferPtr(gpu_->metal().newBinaryArchive(descriptor.get(), &error));
+    if (!archive) throw CompileError(key, text_of(error));
+    return archive;
+  }
+
+  // Metal keeps archives in files only.
+  static NS::URL* url_of(const TemporaryFolder& folder) {
+    return NS::URL::fileURLWithPath(string_of((folder.path() / "archive.metallib").string()));
+  }
+
+  /// Compiles the kernel to machine code. Lets the descriptor take the code from the archive. Returns the archive.
+  std::string archive_of(MTL::ComputePipelineDescriptor& descriptor, const std::string& key) {
+    const auto archive = new_archive(nullptr, key);
+    const TemporaryFolder folder;
+    NS::Error* error = nullptr;
+    if (!archive->addComputePipelineFunctions(&descriptor, &error) ||
+        !archive->serializeToURL(url_of(folder), &error)) {
+      throw CompileError(key, text_of(error));
+    }
+    const NS::Object* const one = archive.get();
+    descriptor.setBinaryArchives(NS::Array::array(&one, 1));
+    std::optional<std::string> content = read_file(folder.path() / "archive.metallib");
+    if (!content || content->empty()) throw CompileError(key, "Metal wrote no archive");
+    return std::move(*content);
+  }
+
+  Owned<MTL::BinaryArchive> open_archive(const std::string& content, const std::string& key) {
+    const TemporaryFolder folder;
+    if (!PendingFile(folder.path() / "archive.metallib").write(content)) {
+      throw CompileError(key, "no room for a temporary file");
+    }
+    return new_archive(url_of(folder), key);
+  }
+
+  // ---- running
+
+  /// Puts the commands of one submit() into command buffers: one for all commands between two timestamps, so that its
+  /// GPUStartTime and GPUEndTime are the time of the interval. (Counters are sampled at the borders of stages only.)
+  class Submission {
+   public:
+    Submission(MetalDevice& device, const CommandEncoder& encoder) : device_(device), encoder_(encoder) {}
+    ~Submission() { end_encoder(); }  // Metal ends the process if an encoder is released that was not ended
+    Submission(const Submission&) = delete;
+    Submission& operator=(const Submission&) = delete;
+
+    std::vector<double> run() {
+      try {
+        for (const CommandEncoder::Command& command : encoder_.commands()) {
+          if (const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command)) {
+            put(*dispatch);
+          } else if (const auto* fill = std::get_if<CommandEncoder::Fill>(&command)) {
+            if (fill->bytes > 0) put(*fill);
+          } else {
+            commit();
+            ++timestamps_;
+          }
+        }
+        commit();
+      } catch (...) {  // what was put before runs, as Device::enqueue() promises
+        commit();
+        wait();
+        throw;
+      }
+      wait();
+      std::vector<double> seconds(timestamps_ > 0 ? timestamps_ - 1 : 0);
+      for (const Committed& one : committed_) {
+        if (one.interval > 0 && one.interval < timestamps_) seconds[one.interval - 1] += seconds_of(*one.buffer);
+      }
+      return seconds;
+    }
+
+   private:
+    struct Committed {
+      MTL::CommandBuffer* buffer;
+      size_t interval;  // the timestamps before it
+    };
+
+    void put(const CommandEncoder::Dispatch& dispatch) {
+      const auto& kernel = static_cast<const MetalKernel&>(*dispatch.kernel);
+      const DeviceInfo& info = device_.info_;
+      const size_t bytes = kernel.pipeline->staticThreadgroupMemoryLength() + dispatch.threadgroup_bytes;
+      if (bytes > device_.most_threadgroup_bytes_) {
+        throw OutOfMemory(fmt::format("{} takes {} bytes of threadgroup memory; {} has {}", kernel.name, bytes,
+                                      info.spec, device_.most_threadgroup_bytes_),
+                          bytes);
+      }
+      const size_t most_threads = kernel.pipeline->maxTotalThreadsPerThreadgroup();
+      if (dispatch.threads > most_threads) {
+        throw std::runtime_error(
+            fmt::format("{} has {} threads in a threadgroup; {} has registers for {} of this kernel", kernel.name,
+                        dispatch.threads, info.spec, most_threads));
+      }
+      if (dispatch.grid.count() == 0) return;
+      if (const auto reason = info.lacks_grid(dispatch.grid))
+        throw BadInput(fmt::format("{} {}", kernel.name, *reason));
+      if (compute_) {
+        compute_->memoryBarrier(MTL::BarrierScopeBuffers);
+      } else {
+        end_encoder();
+        compute_ = buffer().computeCommandEncoder();
+        begin(compute_);
+        device_.gpu_->make_resident(*compute_);
+      }
+      compute_->setComputePipelineState(kernel.pipeline.get());
+      NS::UInteger index = 0;
+      const auto set = [&](const std::vector<std::byte>& value) {
+        if (value.size() <= most_argument_bytes) {
+          compute_->setBytes(value.data(), value.size(), index++);
+          return;
+        }
+        const auto copy = NS::TransferPtr(
+            device_.gpu_->metal().newBuffer(value.data(), value.size(), MTL::ResourceStorageModeShared));
+        if (!copy) throw OutOfMemory("metal has no room for an argument", value.size());
+        compute_->setBuffer(copy.get(), 0, index++);  // the command buffer keeps it
+      };
+      if (dispatch.arguments) {
+        for (const Arguments::Value& value : dispatch.arguments->values()) set(value);
+      } else {
+        set(dispatch.parameters);
+      }
+      if (dispatch.threadgroup_bytes > 0) {
+        compute_->setThreadgroupMemoryLength(metal_threadgroup_bytes(dispatch.threadgroup_bytes), 0);
+      }
+      compute_->dispatchThreadgroups({dispatch.grid.x, dispatch.grid.y, dispatch.grid.z}, {dispatch.threads, 1, 1});
+    }
+
+    void put(const CommandEncoder::Fill& fill) {
+      const Gpu::Place place = device_.gpu_->place_of(fill.target, fill.bytes);
+      if (place.offset % 4 != 0 || fill.bytes % 4 != 0) {  // a GPU fills whole words only
+        commit();
+        wait();
+        std::memset(place.host, fill.value, fill.bytes);
+        return;
+      }
+      if (!blit_) {
+        end_encoder();
+        blit_ = buffer().blitCommandEncoder();
+        begin(blit_);
+      }
+      blit_->fillBuffer(place.buffer, NS::Range::Make(place.offset, fill.bytes), fill.value);
+    }
+
+    MTL::CommandBuffer& buffer() {
+      if (!buffer_) buffer_ = device_.queue_->commandBuffer();
+      if (!buffer_) throw std::runtime_error(device_.info_.spec + ": the GPU takes no further command buffer");
+      return *buffer_;
+    }
+
+    // Kernels reach memory by addresses, so Metal does not know which encoders depend on each other. A fence makes each
+    // encoder wait for the one before it.
+    template <typename Encoder>
+    void begin(Encoder* encoder) {
+      if (!encoder) throw std::runtime_error(device_.info_.spec + ": the GPU takes no further commands");
+      if (device_.fence_updated_) encoder->waitForFence(device_.fence_.get());
+    }
+    template <typename Encoder>
+    void end(Encoder*& encoder) {
+      if (!encoder) return;
+      encoder->updateFence(device_.fence_.get());
+      encoder->endEncoding();
+      device_.fence_updated_ = true;
+      encoder = nullptr;
+    }
+    void end_encoder() {
+      end(compute_);
+      end(blit_);
+    }
+
+    void commit() {
+      end_encoder();
+      if (!buffer_) return;
+      buffer_->commit();
+      committed_.push_back({buffer_, timestamps_});
+      buffer_ = nullptr;
+    }
+
+    /// Waits for all that is committed. Throws if a part of it failed.
+    void wait() {
+      if (committed_.empty()) return;
+      const auto start = std::chrono::steady_clock::now();
+      while (committed_.back().buffer->status() < MTL::CommandBufferStatusCompleted) {
+        if (std::chrono::steady_clock::now() - start > deadline) {
+          device_.lost_ = true;
+          throw DeviceTimeout(fmt::format("{}: {} did not end within {} s", device_.info_.spec,
+                                          names_of(encoder_.commands()), deadline.count()));
+        }
+        std::this_thread::yield();
+      }
+      for (const Committed& one : committed_) {
+        if (one.buffer->status() == MTL::CommandBufferStatusError) fail(*one.buffer);
+      }
+    }
+
+    [[noreturn]] void fail(const MTL::CommandBuffer& buffer) {
+      const NS::Error* const error = buffer.error();
+      std::string why = text_of(error);
+      std::ranges::replace(why, '\n', ' ');
+      const std::string what = fmt::format("{}: {} in {}", device_.info_.spec, why, names_of(encoder_.commands()));
+      const NS::Integer code = error ? error->code() : 0;
+      if (code == MTL::CommandBufferErrorOutOfMemory) throw OutOfMemory(what, 0);
+      device_.lost_ = true;  // Metal ignores what a process submits after a fault
+      if (code == MTL::CommandBufferErrorTimeout) throw DeviceTimeout(what);
+      throw DeviceFault(what);
+    }
+
+    double seconds_of(const MTL::CommandBuffer& buffer) const {
+      const double begin = buffer.GPUStartTime(), end = buffer.GPUEndTime();
+      if (begin > 0 && end > begin) return end - begin;
+      throw std::runtime_error(fmt::format("{}: Metal reports no time of {}: from {} s to {} s", device_.info_.spec,
+                                           names_of(encoder_.commands()), begin, end));
+    }
+
+    MetalDevice& device_;
+    const CommandEncoder& encoder_;
+    // The thread's Pool owns these objects.
+    MTL::CommandBuffer* buffer_ = nullptr;
+    MTL::ComputeCommandEncoder* compute_ = nullptr;
+    MTL::BlitCommandEncoder* blit_ = nullptr;
+    std::vector<Committed> committed_;
+    size_t timestamps_ = 0;
+  };
+
+  /// Throws DeviceMissing if the GPU or its compiler is not what the kernels assume. Asks the GPU, not its family: some
+  /// virtual machines name a lower family than they have.
+  void probe() {
+    const KernelSource source{.path = "common/device/kernels/probe.metal", .entry = "probe"};
+    const auto refuse = [&](const std::string& why) {
+      throw DeviceMissing(fmt::format("metal: {}: {}", info_.name, why));
+    };
+    try {
+      const std::unique_ptr<Kernel> kernel = load(compile(source, {}), source.entry);
+      const Buffer zero = uploaded<unsigned>(*this, {0}), found(*this, probed_count * sizeof(unsigned));
+      CommandEncoder encoder;
+      encoder.timestamp();
+      encoder.dispatch(*kernel, {}, probe_threads, most_threadgroup_bytes_,
+                       ProbeParams{static_cast<unsigned*>(found.data()), static_cast<const unsigned*>(zero.data()),
+                                   static_cast<unsigned>(most_threadgroup_bytes_ / sizeof(unsigned) - 1)});
+      encoder.timestamp();
+      submit(encoder);
+      const std::vector<unsigned> values = downloaded<unsigned>(found);
+      if (values[probed_width] != info_.simd_width) {
+        refuse(fmt::format("a simdgroup has {} lanes; kernels need {}", values[probed_width], info_.simd_width));
+      }
+      if (values[probed_misplaced] != 0) {
+        refuse(fmt::format("{} elements of simdgroup matrices lie in other lanes than kernels assume",
+                           values[probed_misplaced]));
+      }
+      if (values[probed_last_word] != 12345) {
+        refuse(
+            fmt::format("the last of {} bytes of threadgroup memory does not keep its value", most_threadgroup_bytes_));
+      }
+      if (values[probed_bfloats] != 0) refuse("conversions to bfloat do not round to nearest, ties to even");
+      if (values[probed_finite_only] != 0) refuse("the compiler uses fast mathematics, though it is told not to");
+    } catch (const DeviceMissing&) {
+      throw;
+    } catch (const CompileError& error) {
+      refuse(fmt::format("the kernel probe does not compile: {}", error.log().substr(0, error.log().find('\n'))));
+    } catch (const std::exception& error) {
+      refuse(fmt::format("the kernel probe: {}", error.what()));
+    }
+  }
+
+  const std::shared_ptr<Gpu> gpu_;
+  Owned<MTL::CommandQueue> queue_;
+  Owned<MTL::Fence> fence_;
+  bool fence_updated_ = false;         // whether an encoder has updated the fence
+  size_t most_threadgroup_bytes_ = 0;  // the hardware's limit; info().threadgroup_memory_bytes may be lowered
+  std::mutex submitting_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_metal_gpu() { return std::make_unique<MetalDevice>(); }
+
+}  // namespace attn

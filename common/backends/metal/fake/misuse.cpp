@@ -1,0 +1,165 @@
+// Wrong sequences of messages, each of which the fake must find. They use metal-cpp as the device does.
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "common/backends/metal/fake/fake.h"
+#include "common/backends/metal/gpu.h"
+
+namespace attn::fake {
+
+namespace {
+
+constexpr const char* text = R"(#include <metal_stdlib>
+struct Params {
+  device float* out;
+};
+kernel void add(constant Params& p [[buffer(0)]], uint thread_index [[thread_index_in_threadgroup]]) {
+  p.out[thread_index] += 1;
+}
+)";
+
+/// All that a launch needs.
+struct World {
+  World() {
+    NS::Error* error = nullptr;
+    const auto options = NS::TransferPtr(MTL::CompileOptions::alloc()->init());
+    const auto library = NS::TransferPtr(gpu->newLibrary(string_of(text), options.get(), &error));
+    const auto constants = NS::TransferPtr(MTL::FunctionConstantValues::alloc()->init());
+    const auto function = NS::TransferPtr(library->newFunction(string_of("add"), constants.get(), &error));
+    const auto descriptor = NS::TransferPtr(MTL::ComputePipelineDescriptor::alloc()->init());
+    descriptor->setComputeFunction(function.get());
+    pipeline =
+        NS::TransferPtr(gpu->newComputePipelineState(descriptor.get(), MTL::PipelineOptionNone, nullptr, &error));
+    memory = NS::TransferPtr(gpu->newBuffer(1024, MTL::ResourceStorageModeShared));
+    address = memory->gpuAddress();
+  }
+  MTL::ComputeCommandEncoder* encoder() {
+    buffer = queue->commandBuffer();
+    return open = buffer->computeCommandEncoder();
+  }
+  /// Binds everything.
+  void bind(MTL::ComputeCommandEncoder* compute) {
+    const MTL::Resource* const all[] = {memory.get()};
+    compute->useResources(all, 1, MTL::ResourceUsageWrite);
+    compute->setComputePipelineState(pipeline.get());
+    compute->setBytes(&address, sizeof address, 0);
+  }
+  void end() {
+    open->endEncoding();
+    open = nullptr;
+  }
+  ~World() {
+    if (open) open->endEncoding();
+  }
+
+  const Pool pool;
+  const Owned<MTL::Device> gpu = NS::TransferPtr(MTL::CreateSystemDefaultDevice());
+  const Owned<MTL::CommandQueue> queue = NS::TransferPtr(gpu->newCommandQueue());
+  Owned<MTL::ComputePipelineState> pipeline;
+  Owned<MTL::Buffer> memory;
+  uint64_t address = 0;
+  MTL::CommandBuffer* buffer = nullptr;
+  MTL::ComputeCommandEncoder* open = nullptr;
+};
+
+const MTL::Size one(1, 1, 1);
+
+/// A misuse by its name. An empty name: no misuse, for comparison.
+const std::vector<std::pair<const char*, void (*)(World&)>>& misuses() {
+  static const std::vector<std::pair<const char*, void (*)(World&)>> all = {
+      {"a message to a released object",
+       [](World& world) {
+         MTL::Fence* const fence = world.gpu->newFence();
+         fence->release();
+         fence->retain();
+       }},
+      {"an unknown message", [](World& world) { world.gpu->newEvent(); }},
+      {"no pipeline", [](World& world) { world.encoder()->dispatchThreadgroups(one, one); }},
+      {"no argument",
+       [](World& world) {
+         world.encoder()->setComputePipelineState(world.pipeline.get());
+         world.open->dispatchThreadgroups(one, one);
+       }},
+      {"an argument too many",
+       [](World& world) {
+         world.bind(world.encoder());
+         world.open->setBytes(&world.address, sizeof world.address, 1);
+         world.open->dispatchThreadgroups(one, one);
+       }},
+      {"threadgroup memory that the kernel does not have",
+       [](World& world) {
+         world.bind(world.encoder());
+         world.open->setThreadgroupMemoryLength(16, 0);
+         world.open->dispatchThreadgroups(one, one);
+       }},
+      {"threadgroup memory of 20 bytes", [](World& world) { world.encoder()->setThreadgroupMemoryLength(20, 0); }},
+      {"too many threads",
+       [](World& world) {
+         world.bind(world.encoder());
+         world.open->dispatchThreadgroups(one, MTL::Size(2048, 1, 1));
+       }},
+      {"no threadgroups",
+       [](World& world) {
+         world.bind(world.encoder());
+         world.open->dispatchThreadgroups(MTL::Size(0, 1, 1), one);
+       }},
+      {"an argument of 5000 bytes",
+       [](World& world) {
+         const char bytes[5000] = {};
+         world.encoder()->setBytes(bytes, sizeof bytes, 0);
+       }},
+      {"an encoder that is not ended",
+       [](World& world) {
+         world.bind(world.encoder());
+         world.buffer->commit();
+       }},
+      {"a command after endEncoding",
+       [](World& world) {
+         MTL::ComputeCommandEncoder* const encoder = world.encoder();
+         world.end();
+         world.bind(encoder);
+         encoder->dispatchThreadgroups(one, one);
+       }},
+      {"two commits",
+       [](World& world) {
+         world.encoder();
+         world.end();
+         world.buffer->commit();
+         world.buffer->commit();
+       }},
+      {"encoders without a fence",
+       [](World& world) {
+         for (int i = 0; i < 2; ++i) {
+           world.encoder();
+           world.end();
+           world.buffer->commit();
+         }
+       }},
+      {"a time before the end",
+       [](World& world) {
+         world.encoder();
+         world.end();
+         world.buffer->commit();
+         world.buffer->GPUEndTime();
+       }},
+      {"a fill of 3 bytes",
+       [](World& world) {
+         MTL::BlitCommandEncoder* const blit = world.queue->commandBuffer()->blitCommandEncoder();
+         blit->endEncoding();
+         blit->fillBuffer(world.memory.get(), NS::Range::Make(0, 3), 0);
+       }},
+  };
+  return all;
+}
+
+}  // namespace
+
+std::string misuse(int number) {
+  if (number < 0 || static_cast<size_t>(number) >= misuses().size()) return {};
+  World world;
+  misuses()[static_cast<size_t>(number)].second(world);
+  return misuses()[static_cast<size_t>(number)].first;
+}
+
+}  // namespace attn::fake

@@ -1,0 +1,331 @@
+// The code of the device `metal`, on a fake of Apple's Metal (fake.h).
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/backends/metal/device.h"
+#include "common/backends/metal/fake/fake.h"
+#include "common/base/error.h"
+#include "common/device/pipeline_cache.h"
+#include "common/testing/messages.h"
+
+namespace attn {
+namespace {
+
+using test::expect_error;
+
+constexpr const char* text = R"(#include <metal_stdlib>
+using namespace metal;
+struct Params {
+  device float* out;
+  int count;
+};
+#ifdef CALLS
+extern float addend(int i);
+#endif
+kernel void add(constant Params& p [[buffer(0)]], threadgroup float* memory [[threadgroup(0)]],
+                uint group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]]) {
+  memory[thread_index] = STEP;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const int i = static_cast<int>(group) * 32 + static_cast<int>(thread_index);
+  if (i >= p.count) return;
+  float sum = memory[31 - thread_index];
+#ifdef CALLS
+  sum += addend(i);
+#endif
+  p.out[i] += sum;
+}
+kernel void copy(device float* constant& from [[buffer(0)]], device float* constant& to [[buffer(1)]],
+                 constant int& count [[buffer(2)]], uint i [[thread_position_in_grid]]) {
+  if (static_cast<int>(i) < count) to[i] = from[i];
+}
+)";
+
+struct AddParams {
+  void* out;
+  int count;
+};
+constexpr size_t add_bytes = 32 * sizeof(float);
+
+KernelSource source(const std::string& entry, const std::string& file = text) {
+  KernelSource made{.path = "lab/kernel.metal", .entry = entry};
+  if (entry == "add") made.constants = {{"STEP", 2}};
+  if (entry != "add") made.constants = {{"STEP", 0}};
+  made.includes = {{"lab/kernel.metal", file}};
+  return made;
+}
+
+class MetalHostTest : public testing::Test {
+ protected:
+  MetalHostTest() { fake::system() = {}; }
+  ~MetalHostTest() override {
+    device.reset();
+    fake::system() = {};
+  }
+  void open() { device = open_metal_gpu(); }
+  std::unique_ptr<Kernel> made(const KernelSource& from) { return device->load(device->compile(from), from.entry); }
+  /// Runs `add` for `count` floats that begin as 0, `times` times. Returns the floats.
+  std::vector<float> added(const Kernel& kernel, int count, int times = 1) {
+    Buffer out = uploaded(*device, std::vector<float>(static_cast<size_t>(count)));
+    CommandEncoder encoder;
+    for (int i = 0; i < times; ++i) {
+      encoder.dispatch(kernel, {static_cast<uint32_t>(count + 31) / 32}, 32, add_bytes, AddParams{out.data(), count});
+    }
+    device->submit(encoder);
+    EXPECT_TRUE(out.guards_intact());
+    return downloaded<float>(out);
+  }
+
+  std::unique_ptr<Device> device;
+};
+
+TEST_F(MetalHostTest, RunsKernelsAndMeasuresThem) {
+  open();
+  const DeviceInfo& info = device->info();
+  EXPECT_EQ(info.spec, "metal");
+  EXPECT_EQ(info.name, "Fake GPU");
+  EXPECT_EQ(info.units, 10u);
+  EXPECT_TRUE(info.has("metal3.2"));
+  EXPECT_FALSE(info.has("untimed"));
+  const auto add = made(source("add")), copy = made(source("copy"));
+  EXPECT_EQ(added(*add, 70, 3), std::vector<float>(70, 6.0f));
+  const std::vector<float> values = {1, 2, 3, 4, 5};
+  Buffer from = uploaded(*device, values), to(*device, from.bytes());
+  CommandEncoder encoder;
+  encoder.fill(to.data(), 0, to.bytes());
+  encoder.timestamp();
+  encoder.dispatch(*copy, {1}, 32, 0, Arguments(from.data(), to.data(), 5));
+  encoder.fill(from.data(), 0, 8);
+  encoder.timestamp();
+  encoder.timestamp();
+  encoder.fill(static_cast<std::byte*>(to.data()) + 1, 0, 2);  // not whole words
+  encoder.dispatch(*add, {1}, 32, add_bytes, AddParams{from.data(), 5});
+  encoder.timestamp();
+  const std::vector<double> seconds = device->submit(encoder);
+  ASSERT_EQ(seconds.size(), 3u);
+  EXPECT_GT(seconds[0], 0);
+  EXPECT_EQ(seconds[1], 0);  // nothing ran
+  EXPECT_GT(seconds[2], 0);
+  EXPECT_EQ(downloaded<float>(from), (std::vector<float>{2, 2, 5, 6, 7}));
+  std::vector<float> changed = downloaded<float>(to);
+  EXPECT_NE(changed[0], 1);
+  changed[0] = 1;
+  EXPECT_EQ(changed, values);
+}
+
+TEST_F(MetalHostTest, KeepsNoObjectsOver1000Launches) {
+  open();
+  const auto add = made(source("add"));
+  Buffer out(*device, add_bytes);
+  const auto run = [&] {
+    CommandEncoder encoder;
+    encoder.fill(out.data(), 0, out.bytes());
+    encoder.timestamp();
+    encoder.dispatch(*add, {1}, 32, add_bytes, AddParams{out.data(), 32});
+    encoder.timestamp();
+    device->submit(encoder);
+  };
+  run();
+  const auto before = fake::objects();
+  for (int i = 0; i < 1000; ++i) run();
+  EXPECT_EQ(fake::objects(), before);
+  for (int i = 0; i < 10; ++i) made(source("add"));
+  EXPECT_EQ(fake::objects(), before);
+}
+
+TEST_F(MetalHostTest, KeepsNoObjectsAfterItself) {
+  const auto before = fake::objects();
+  open();
+  {
+    const auto add = made(source("add"));
+  }
+  device.reset();
+  EXPECT_EQ(fake::objects(), before);
+}
+
+TEST_F(MetalHostTest, OlderSystemsNameAllMemoryToEachEncoder) {
+  fake::system().macos = 14;
+  open();
+  EXPECT_FALSE(device->info().has("metal3.2"));
+  EXPECT_EQ(added(*made(source("add")), 70, 2), std::vector<float>(70, 4.0f));
+}
+
+TEST_F(MetalHostTest, ConstantsOfTheRunTimeNeedNoCompilation) {
+  open();
+  KernelSource add = source("add");
+  add.run_time = {"STEP"};
+  Binary binary = device->compile(add);
+  for (const int step : {2, 5}) {
+    binary.run_time["STEP"] = step;
+    EXPECT_EQ(added(*device->load(binary, "add"), 8), std::vector<float>(8, static_cast<float>(step)));
+  }
+}
+
+TEST_F(MetalHostTest, LinksFunctionsThatAreCompiledApart) {
+  open();
+  for (const Linking linking : {Linking::before_optimizer, Linking::after_code_generation}) {
+    KernelSource add = source("add", std::string("#define CALLS 1\n") + text);
+    KernelSource addend{.path = "lab/addend.metal", .entry = "addend"};
+    addend.includes = {
+        {"lab/addend.metal", "#include <metal_stdlib>\n[[visible]] float addend(int i) { return i; }\n"}};
+    add.fragments = {addend};
+    add.linking = linking;
+    EXPECT_EQ(added(*made(add), 4), (std::vector<float>{2, 3, 4, 5}));
+    add.fragments.front().includes["lab/addend.metal"] = "float addend(int i) { return i; }\n";
+    if (linking == Linking::before_optimizer) {
+      expect_error<CompileError>([&] { made(add); }, {"add", "no function addend"});
+    }
+  }
+}
+
+TEST_F(MetalHostTest, ArchivesHaveTheMachineCode) {
+  open();
+  Binary binary = device->compile(source("add"));
+  const auto compilations = [] { return fake::messages()["addComputePipelineFunctionsWithDescriptor:error:"]; };
+  const uint64_t before = compilations();
+  EXPECT_EQ(added(*device->load(binary, "add"), 8), std::vector<float>(8, 2.0f));
+  fake::system().finds = false;  // Metal compiles again, and a warning says so
+  EXPECT_EQ(added(*device->load(binary, "add"), 8), std::vector<float>(8, 2.0f));
+  EXPECT_EQ(compilations(), before);
+  fake::system().finds = true;
+  binary.code.resize(binary.code.size() - 100);
+  expect_error<CompileError>([&] { device->load(binary, "add"); }, {"add", "the file is no archive"});
+  binary.code = "nothing";
+  expect_error<CompileError>([&] { device->load(binary, "add"); }, {"no kernel for Metal"});
+}
+
+TEST_F(MetalHostTest, ErrorsOfTextsNameFilesAndLines) {
+  open();
+  expect_error<CompileError>([&] { made(source("add", "\nkernel void add() { return 1; }\n")); },
+                             {"add[STEP=2", "lab/kernel.metal:2:"});
+  expect_error<CompileError>([&] { made(source("none")); }, {"no function none"});
+}
+
+/// What fails, and the message.
+struct Failure {
+  const char *fails, *says;
+};
+
+TEST_F(MetalHostTest, EachErrorAtTheStartIsOneLine) {
+  const auto refused = [&](const std::function<void()>& change, const std::string& says) {
+    fake::system() = {};
+    change();
+    const auto before = fake::objects();
+    const std::string message = test::message_of<DeviceMissing>([&] { open(); });
+    EXPECT_NE(message.find(says), std::string::npos) << message << ", not " << says;
+    EXPECT_TRUE(message.starts_with("metal: ")) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    EXPECT_EQ(fake::objects(), before) << says;
+  };
+  refused([] { fake::system().has_gpu = false; }, "no GPU");
+  refused([] { fake::system().gives_times = false; }, "no time of probe: from 0 s to 0 s");
+  refused([] { fake::system().fast_math = true; }, "number: ");
+  refused([] { fake::system().other_fragments = true; }, "elements of simdgroup matrices lie in other lanes");
+  refused([] { fake::system().error = 3; }, "the command buffer fails");
+  refused([] { fake::system().threadgroup_bytes = 4096, fake::system().threads_per_threadgroup = 32; }, "64 threads");
+  for (const auto& [fails, says] :
+       {Failure{"newCommandQueue", "no further command queue"},
+        {"newFence", "no further command queue"},
+        {"newResidencySetWithDescriptor:error:", "no residency set: newResidencySetWithDescriptor:error: fails"},
+        {"newLibraryWithSource:options:error:", "newLibraryWithSource:options:error: fails"},
+        {"newFunctionWithName:constantValues:error:", "no function probe"},
+        {"newComputePipelineStateWithDescriptor:options:reflection:error:", "reflection:error: fails"},
+        {"newBinaryArchiveWithDescriptor:error:", "newBinaryArchiveWithDescriptor:error: fails"},
+        {"addComputePipelineFunctionsWithDescriptor:error:", "addComputePipelineFunctionsWithDescriptor:error: fails"},
+        {"serializeToURL:error:", "serializeToURL:error: fails"},
+        {"newBufferWithLength:options:", "no room"},
+        {"commandBuffer", "no further command buffer"},
+        {"computeCommandEncoder", "no further commands"},
+        {"blitCommandEncoder", "no further commands"}}) {
+    refused([&] { fake::system().fails = {fails}; }, says);
+  }
+}
+
+TEST_F(MetalHostTest, EachErrorOfALaunchIsOneLine) {
+  open();
+  const auto add = made(source("add"));
+  const auto run = [&](uint32_t threads, size_t bytes, void* out = nullptr) {
+    CommandEncoder encoder;
+    encoder.timestamp();
+    encoder.dispatch(*add, {1}, threads, bytes, AddParams{out, 32});
+    encoder.timestamp();
+    device->submit(encoder);
+  };
+  expect_error<OutOfMemory>([&] { run(32, 40000); }, {"add takes 40000 bytes", "32768"});
+  expect_error<std::runtime_error>([&] { run(1025, 4112); }, {"add has 1025 threads", "registers for 1024"});
+  expect_error<OutOfMemory>([&] { device->allocate(size_t{5} << 30); }, {"one buffer"});
+  EXPECT_THROW(device->allocate(size_t{5} << 40), OutOfMemory);
+  Buffer out(*device, add_bytes);
+  fake::system().gives_times = false;
+  expect_error<std::runtime_error>([&] { run(32, add_bytes, out.data()); }, {"metal: Metal reports no time of add"});
+  fake::system() = {};
+  fake::system().error = 8;  // out of memory
+  expect_error<OutOfMemory>([&] { run(32, add_bytes, out.data()); }, {"metal: the command buffer fails in add"});
+  EXPECT_FALSE(device->lost());
+  run(32, add_bytes, out.data());
+  float host[32];
+  EXPECT_THROW(device->upload(host, host, sizeof host), std::logic_error);  // no address of the device
+  expect_error<DeviceFault>([&] { run(32, add_bytes, host); }, {"metal: bounds: ", " in add"});
+  EXPECT_TRUE(device->lost());
+  expect_error<DeviceLost>([&] { run(32, add_bytes, out.data()); }, {"lost"});
+}
+
+TEST_F(MetalHostTest, TheSystemsLimitOfTimeIsATimeout) {
+  open();
+  CommandEncoder encoder;
+  const auto add = made(source("add"));
+  encoder.dispatch(*add, {1}, 32, add_bytes, AddParams{nullptr, 0});
+  fake::system().error = 2;
+  expect_error<DeviceTimeout>([&] { device->submit(encoder); }, {"metal: the command buffer fails in add"});
+}
+
+TEST_F(MetalHostTest, KernelsTouchResidentMemoryOnly) {
+  open();
+  const auto add = made(source("add"));
+  void* freed = device->allocate(add_bytes);
+  device->release(freed);
+  CommandEncoder encoder;
+  encoder.dispatch(*add, {1}, 32, add_bytes, AddParams{freed, 32});
+  expect_error<DeviceFault>([&] { device->submit(encoder); }, {"bounds: "});
+}
+
+TEST_F(MetalHostTest, DevicesOfAProcessShareMemory) {
+  open();
+  const std::unique_ptr<Device> other = open_metal_gpu();
+  Buffer out = uploaded(*other, std::vector<float>(4));
+  const auto add = made(source("add"));
+  CommandEncoder encoder;
+  encoder.dispatch(*add, {1}, 32, add_bytes, AddParams{out.data(), 4});
+  device->submit(encoder);
+  EXPECT_EQ(downloaded<float>(out), std::vector<float>(4, 2.0f));
+}
+
+TEST_F(MetalHostTest, AWaitHasAnEnd) {
+  open();
+  const auto add = made(source("add"));
+  Buffer out(*device, add_bytes);
+  fake::system().ends = false;
+  CommandEncoder encoder;
+  encoder.dispatch(*add, {1}, 32, add_bytes, AddParams{out.data(), 32});
+  expect_error<DeviceTimeout>([&] { device->submit(encoder); }, {"metal: add did not end within"});
+}
+
+TEST(MetalFakeTest, FindsEachMisuse) {
+  for (int i = 0;; ++i) {
+    try {
+      const std::string name = fake::misuse(i);
+      if (name.empty()) {
+        EXPECT_GT(i, 10);
+        break;
+      }
+      ADD_FAILURE() << "not found: " << name;
+    } catch (const fake::Misuse&) {
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,128 @@
+#include "common/backends/metal/gpu.h"
+
+#include <CoreFoundation/CoreFoundation.h>
+#include <IOKit/IOKitLib.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <stdexcept>
+
+#include "common/base/error.h"
+
+namespace attn {
+
+NS::String* string_of(const std::string& text) { return NS::String::string(text.c_str(), NS::UTF8StringEncoding); }
+
+std::string text_of(const NS::String* text) {
+  const char* const bytes = text ? text->utf8String() : nullptr;
+  return bytes ? bytes : "";
+}
+
+std::string text_of(const NS::Error* error) {
+  const std::string text = error ? text_of(error->localizedDescription()) : "";
+  return text.empty() ? "Metal gives no reason" : text;
+}
+
+std::shared_ptr<Gpu> Gpu::shared() {
+  static std::mutex mutex;
+  static std::weak_ptr<Gpu> known;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Gpu> gpu = known.lock();
+  if (!gpu) known = gpu = std::make_shared<Gpu>();
+  return gpu;
+}
+
+Gpu::Gpu() : metal_(NS::TransferPtr(MTL::CreateSystemDefaultDevice())) {
+  if (!metal_) throw DeviceMissing("metal: this machine has no GPU that Metal can use");
+  const Pool pool;
+  is_macos_15_ = NS::ProcessInfo::processInfo()->isOperatingSystemAtLeastVersion({15, 0, 0});
+  if (!is_macos_15_) return;
+  const auto descriptor = NS::TransferPtr(MTL::ResidencySetDescriptor::alloc()->init());
+  NS::Error* error = nullptr;
+  resident_ = NS::TransferPtr(metal_->newResidencySet(descriptor.get(), &error));
+  if (!resident_) throw DeviceMissing("metal: no residency set: " + text_of(error));
+}
+
+uint32_t Gpu::cores() {
+  const io_service_t service = IOServiceGetMatchingService(kIOMainPortDefault, IOServiceMatching("AGXAccelerator"));
+  if (!service) return 1;  // a virtual machine
+  int cores = 0;
+  const CFTypeRef found = IORegistryEntryCreateCFProperty(service, CFSTR("gpu-core-count"), kCFAllocatorDefault, 0);
+  if (found && CFGetTypeID(found) == CFNumberGetTypeID()) {
+    CFNumberGetValue(static_cast<CFNumberRef>(found), kCFNumberIntType, &cores);
+  }
+  if (found) CFRelease(found);
+  IOObjectRelease(service);
+  return static_cast<uint32_t>(std::max(cores, 1));
+}
+
+double Gpu::available_bytes() const {
+  const double all = static_cast<double>(metal_->recommendedMaxWorkingSetSize());
+  return std::max(all - static_cast<double>(metal_->currentAllocatedSize()), 0.0);
+}
+
+void* Gpu::allocate(size_t bytes, size_t alignment) {
+  const Pool pool;
+  const auto none = [&](const char* why) {
+    return OutOfMemory(fmt::format("metal has no room for {} bytes{}", bytes, why), bytes);
+  };
+  const size_t most = metal_->maxBufferLength();
+  if (most < alignment || bytes > most - alignment) throw none(", which are more than one buffer may have");
+  if (static_cast<double>(bytes) > available_bytes()) throw none("");
+  Block block{.buffer = NS::TransferPtr(metal_->newBuffer(
+                  bytes + alignment, MTL::ResourceStorageModeShared | MTL::ResourceHazardTrackingModeUntracked)),
+              .bytes = bytes};
+  if (!block.buffer) throw none("");
+  const uint64_t begin = block.buffer->gpuAddress(), address = (begin + alignment - 1) / alignment * alignment;
+  block.offset = address - begin;
+  const std::lock_guard lock(mutex_);
+  if (resident_) {
+    resident_->addAllocation(block.buffer.get());
+    resident_->commit();
+  }
+  blocks_.emplace(address, std::move(block));
+  return reinterpret_cast<void*>(address);
+}
+
+void Gpu::release(void* address) noexcept {
+  const Pool pool;
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(reinterpret_cast<uint64_t>(address));
+  if (found == blocks_.end()) return;
+  if (resident_) {
+    resident_->removeAllocation(found->second.buffer.get());
+    resident_->commit();
+  }
+  blocks_.erase(found);
+}
+
+Gpu::Place Gpu::place_of(const void* address, size_t bytes) const {
+  const auto at = reinterpret_cast<uint64_t>(address);
+  const std::lock_guard lock(mutex_);
+  const auto after = blocks_.upper_bound(at);
+  if (after != blocks_.begin()) {
+    const auto& [begin, block] = *std::prev(after);
+    const uint64_t from = at - begin;
+    if (from <= block.bytes && bytes <= block.bytes - from) {
+      const size_t offset = block.offset + from;
+      return {block.buffer.get(), offset, static_cast<std::byte*>(block.buffer->contents()) + offset};
+    }
+  }
+  throw std::logic_error(fmt::format("metal: {} bytes at {} lie in no memory of the device", bytes, address));
+}
+
+void Gpu::make_resident(MTL::CommandQueue& queue) const {
+  if (resident_) queue.addResidencySet(resident_.get());
+}
+
+void Gpu::make_resident(MTL::ComputeCommandEncoder& encoder) const {
+  if (resident_) return;
+  std::vector<const MTL::Resource*> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [address, block] : blocks_) all.push_back(block.buffer.get());
+  if (!all.empty()) encoder.useResources(all.data(), all.size(), MTL::ResourceUsageRead | MTL::ResourceUsageWrite);
+}
+
+}  // namespace attn
