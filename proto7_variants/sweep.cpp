@@ -58,6 +58,7 @@ std::set<std::string> variants_narrowing_axes() {
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const SweepSpan span = sweep_span(device);
   const bool full = profile == "full", large = span.large();
+  const int64_t tokens = span.tokens(2048);
   const bool small_tiles = span.block_c.back() < 64;  // threadgroup memory holds few keys
   Sweep sweep;
   // Adds a block with the axes in `own`, and with each axis of shapes_of() that `own` lacks.
@@ -95,18 +96,18 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 0, {integers("lengths", {0, 1}), sequences, heads});
     add(length, dims, 0, {integers("starts", {1}), sequences, heads});
   };
-  modifiers(2048);
+  modifiers(tokens);
   // Blocks that try tiles. They have every modifier's axis, so that a run whose command line names a modifier leaves
   // them out (variants_narrowing_axes()).
   const auto tiles = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<int64_t>& rows,
                          const std::vector<int64_t>& keys) {
     for (const Axis& modifier :
-         {integers("alibi", {0, 1}), integers("soft_cap", {30}), integers("window_left", {2048 / 8})}) {
+         {integers("alibi", {0, 1}), integers("soft_cap", {30}), integers("window_left", {tokens / 8})}) {
       Block block = {modifier, integers("block_r", rows), integers("block_c", keys)};
       for (const auto& [axis, off] : modifier_axes()) {
         if (axis.name != modifier.name) block.push_back({axis.name, {off}});
       }
-      add(2048, own_dims, causal, std::move(block));
+      add(tokens, own_dims, causal, std::move(block));
     }
   };
   if (small_tiles) {
@@ -118,16 +119,16 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   // Blocks that vary the form of the score modifiers. In the first block all score modifiers are off.
   const auto forms = [&](const std::vector<int64_t>& own_dims, int64_t causal,
                          const std::vector<Axis>& score_modifiers) {
-    add(2048, own_dims, causal, {texts("score_by", {"run_time"})});
+    add(tokens, own_dims, causal, {texts("score_by", {"run_time"})});
     for (const Axis& modifier : score_modifiers) {
-      add(2048, own_dims, causal, {modifier, texts("score_by", {"run_time", "noinline"})});
+      add(tokens, own_dims, causal, {modifier, texts("score_by", {"run_time", "noinline"})});
     }
   };
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30});
   forms({128}, 0, {alibi, soft_cap});
   // Query heads that share key/value heads by an index.
   if (large) {
-    add(2048, {128}, 1, {integers("kv_heads", {32, 16, 8, 4, 1})});
+    add(tokens, {128}, 1, {integers("kv_heads", {32, 16, 8, 4, 1})});
   }
   const Axis in_kernel =
       texts("rope", large ? std::vector<std::string>{"before", "query"} : std::vector<std::string>{"before", "kernel"});
@@ -135,11 +136,11 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 0, {in_kernel});
     add(length, dims, 0, {texts("task", {"rope"})});
   };
-  rope(2048);
+  rope(tokens);
   // Attention with shared heads found by an index and in copies, and the copies alone.
   const auto copies = [&](int64_t q_heads, const std::vector<int64_t>& kv_heads) {
     for (const char* task : {"attention", "expand"}) {
-      add(2048, {128}, 0,
+      add(tokens, {128}, 0,
           {texts("task", {task}), texts("kv_heads_by", {"index", "copy"}), integers("q_heads", {q_heads}),
            integers("kv_heads", kv_heads)});
     }

@@ -304,8 +304,15 @@ int Experiment::State::run(Experiment& lab, const Json& replayed, const WorkerSt
     to_stdout(attn::dry_run(spec, options, groups, info, std::ref(giver->plans)));
     return 0;
   }
-  if (info.has("untimed") && !options.only_verify) {
-    throw BadInput(fmt::format("{} takes no times; --only verify checks its results", info.spec));
+  if (info.has("untimed")) {
+    if (!options.only_verify) {
+      throw BadInput(fmt::format("{} takes no times; --only verify checks its results", info.spec));
+    }
+    DeviceInfo timed = info;
+    std::erase(timed.features, "untimed");
+    if (!giver->selection.replays() && select_cases(spec, options, timed) != groups) {
+      giver->recorder.tell(info.spec + " takes no times: the sweep has shorter sequences than on other devices");
+    }
   }
   open_records(spec, options, info, *giver);
   opened = true;

@@ -38,6 +38,7 @@ SweepSpan sweep_span(const DeviceInfo& device) {
       std::ranges::find_if(rows(), [&](const Row& one) { return std::ranges::count(variants, one.variant) > 0; });
   SweepSpan span = row == rows().end() ? SweepSpan() : row->span;
   if (span.ladder.empty()) span.ladder = variants;
+  if (device.has("untimed")) span.most_tokens = 256;
   return span;
 }
 
