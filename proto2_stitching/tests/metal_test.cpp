@@ -58,7 +58,7 @@ TEST_F(MetalStitchTest, FormsThatDoNotRunSayWhy) {
   EXPECT_NE(text.find("form pointer: in Metal a pointer to a function comes from a visible_function_table"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("0 of 1 cases"), std::string::npos) << text;
+  EXPECT_NE(text.find("0 of 1 case"), std::string::npos) << text;
 }
 
 // A simdgroup has 8 rows, and works on 8 keys at a time. Four lanes share a row: each lane has an even key and the next
