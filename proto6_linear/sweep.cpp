@@ -89,14 +89,10 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const SweepSpan span = sweep_span(device);
   const bool full = profile == "full", large = span.large();
   Sweep sweep;
-  const auto lengths = [&](std::vector<int64_t> usual) {
-    for (int64_t& count : usual) count = span.tokens(count);
-    return integers("q_len", usual);
-  };
   // Adds a block with the axes in `own`, and with the usual axes that `own` lacks.
   const auto add = [&](Block own) {
-    for (Axis& axis : Block{integers("batch", {large ? 4 : 1}), integers("heads", {span.heads}), lengths({4096}),
-                            integers("head_dim", {64}), texts("dtype", {span.dtype})}) {
+    for (Axis& axis : Block{integers("batch", {large ? 4 : 1}), integers("heads", {span.heads}),
+                            integers("q_len", {4096}), integers("head_dim", {64}), texts("dtype", {span.dtype})}) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
     }
     sweep.blocks.push_back(std::move(own));
@@ -112,11 +108,11 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   add({compared, lookback, one_batch, start, texts("gate", {"none", "token"})});
   add({compared, lookback, one_batch, start, texts("dtype", {span.other_dtype})});
   // These blocks measure the host's scan on one head (as the published study did), decoding, lengths, and segments.
-  add({phases, all_scans, one_batch, integers("heads", {1}), lengths({256, 512, 1024})});
+  add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
   const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
   add({decode, token, integers("batch", {1, large ? 256 : 64}), integers("head_dim", {64, 128})});
-  add({fused, one_batch, lengths({1024, 4096, 16384})});
-  add({fused, one_batch, integers("heads", {1}), lengths({16384}), integers("segments", {0, 1})});
+  add({fused, one_batch, integers("q_len", {1024, 4096, 16384})});
+  add({fused, one_batch, integers("heads", {1}), integers("q_len", {16384}), integers("segments", {0, 1})});
   // These blocks vary forms, scans, gates, feature maps and chunks.
   add({both, all_scans, integers("head_dim", {64, 128})});
   add({both, lookback, texts("gate", {"none", "head", "token", "channel"})});

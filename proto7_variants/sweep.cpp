@@ -59,7 +59,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const SweepSpan span = sweep_span(device);
   const bool full = profile == "full", large = span.large();
   const int64_t tokens = span.tokens(2048);
-  const bool small_tiles = span.block_c.back() < 64;  // threadgroup memory holds few keys
+  const bool small_tiles = span.block_c.front() < 64;  // threadgroup memory holds few keys
   Sweep sweep;
   // Adds a block with the axes in `own`, and with each axis of shapes_of() that `own` lacks.
   const auto add = [&](int64_t length, const std::vector<int64_t>& dims, int64_t causal, Block own) {
@@ -79,8 +79,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     }
     // The tile for block_sparse. Its sizes divide 128, the size of a block of the mask, so that each tile lies in one
     // block of the mask.
-    const Axis rows = integers("block_r", {small_tiles ? span.block_r.back() : 128});
-    const Axis keys = integers("block_c", {small_tiles ? span.block_c.back() : 128});
+    const Axis rows = integers("block_r", {small_tiles ? 64 : 128});
+    const Axis keys = integers("block_c", {small_tiles ? 32 : 128});
     const Axis by_mask = texts("window_by", {"mask"}), no_lists = integers("lists", {0});
     for (const int64_t causal : {0, 1}) {
       add(length, dims, causal, {window, integers("global_tokens", {64})});

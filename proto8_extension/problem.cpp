@@ -190,6 +190,9 @@ CasePlan extension_plan(const Case& config, const Setting& setting) {
   }
   plan.host = true;
   plan.unable = path_missing(path);
+  if (path == "torch" && device.backend == "metal") {
+    plan.unable = "path torch: PyTorch's operators have no kernels for Metal";
+  }
   if (op == "empty" && (path == "dlpack" || path == "concept" || path == "copies")) {
     plan.unable = fmt::format("path {}: the kernel of op empty has no tensors to describe or to copy", path);
   }

@@ -7,11 +7,13 @@
 #include <cmath>
 #include <filesystem>
 #include <set>
+#include <variant>
 
 #include "common/base/command_line.h"
 #include "common/base/error.h"
 #include "common/base/number.h"
 #include "common/experiment/experiment.h"
+#include "common/experiment/sweep_span.h"
 
 namespace attn {
 namespace {
@@ -256,6 +258,22 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   return options;
 }
 
+namespace {
+
+/// Gives sequences of more than `most` tokens `most` tokens.
+void shorten(Sweep& sweep, int64_t most) {
+  for (Block& block : sweep.blocks) {
+    for (Axis& axis : block) {
+      if (axis.name != "q_len" && axis.name != "kv_len") continue;
+      for (AxisValue& value : axis.values) {
+        if (auto* const tokens = std::get_if<int64_t>(&value)) *tokens = std::min(*tokens, most);
+      }
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options,
                                             const DeviceInfo& info) {
   std::vector<Axis> named = options.axes;
@@ -285,6 +303,7 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
   Sweep sweep = study     ? spec.study_sweep(info)
                 : of_file ? spec.file_sweep(options.profile, info)
                           : spec.sweep(options.profile, info);
+  if (options.profile == "quick") shorten(sweep, sweep_span(info).most_tokens);
   const auto is_named = [&](const std::string& name) {
     return std::ranges::find(named, name, &Axis::name) != named.end();
   };

@@ -26,7 +26,7 @@ struct SweepSpan {
   int64_t most_tokens = std::numeric_limits<int64_t>::max();
 
   bool large() const { return load == Load::large; }
-  /// Returns how many tokens a sequence has that has `usual` tokens on a device with times.
+  /// Returns how many tokens a sequence has that has `usual` tokens on a device that takes times.
   int64_t tokens(int64_t usual) const { return std::min(usual, most_tokens); }
 };
 

@@ -459,15 +459,19 @@ bool Machine::release_simdgroup(uint32_t simdgroup) {
       }
       const bool rounds = run_.generation == Generation::tf32;
       float matrices[3][8][8];  // a, b, c
-      for (uint32_t lane = 0; lane < lanes; ++lane) {
-        const auto* const operands = static_cast<const void* const*>(all[lane].in);
-        for (unsigned m = 0; m < 3; ++m) {
-          const unsigned type = one.argument >> (2 * m + 2) & 3;
-          for (unsigned i = 0; i < 2; ++i) {
-            float value = element(operands[m], type, i);
-            if (rounds && m < 2 && type == f32) value = tf32(value);
-            matrices[m][fragments_.row[lane]][fragments_.column[lane] + i] = value;
+      for (unsigned m = 0; m < 3; ++m) {
+        const unsigned type = one.argument >> (2 * m + 2) & 3;
+        for (uint32_t lane = 0; lane < lanes; ++lane) {
+          const void* const own = static_cast<const void* const*>(all[lane].in)[m];
+          float* const at = &matrices[m][fragments_.row[lane]][fragments_.column[lane]];
+          if (type == f32) {
+            std::memcpy(at, own, 2 * sizeof(float));
+          } else {
+            for (unsigned i = 0; i < 2; ++i) at[i] = element(own, type, i);
           }
+        }
+        if (rounds && m < 2 && type == f32) {
+          for (auto& row : matrices[m]) std::ranges::transform(row, row, tf32);
         }
       }
       // Each sum adds its products in the order of k; the loop over columns is the innermost, so that it is a vector's.
@@ -479,10 +483,8 @@ bool Machine::release_simdgroup(uint32_t simdgroup) {
         }
       }
       for (uint32_t lane = 0; lane < lanes; ++lane) {
-        for (unsigned i = 0; i < 2; ++i) {
-          set_element(all[lane].out, one.argument & 3, i,
-                      matrices[2][fragments_.row[lane]][fragments_.column[lane] + i]);
-        }
+        const float* const sums = &matrices[2][fragments_.row[lane]][fragments_.column[lane]];
+        for (unsigned i = 0; i < 2; ++i) set_element(all[lane].out, one.argument & 3, i, sums[i]);
       }
       break;
   }
