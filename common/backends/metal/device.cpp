@@ -246,7 +246,8 @@ class MetalDevice : public Device {
         functions.push_back(function_of(*library.get(), entry, {}, key));
         linked.push_back(functions.back().get());
       } else {
-        const auto library = library_of(text, program.language, key, {}, fmt::format("@loader_path/{}.metallib", entry));
+        const auto library =
+            library_of(text, program.language, key, {}, fmt::format("@loader_path/{}.metallib", entry));
         NS::Error* error = nullptr;
         libraries.push_back(NS::TransferPtr(gpu_->metal().newDynamicLibrary(library.get(), &error)));
         if (!libraries.back()) throw CompileError(key, text_of(error));

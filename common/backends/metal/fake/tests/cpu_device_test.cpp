@@ -181,6 +181,39 @@ TEST_F(MetalHostTest, LinksFunctionsThatAreCompiledApart) {
   }
 }
 
+// A header that an #if skips is needed by the next #include; a header that is included twice comes in once.
+TEST_F(MetalHostTest, HeadersStandInPlaceOfTheirIncludes) {
+  open();
+  KernelSource add = source("add", std::string("#if 0\n#include \"lab/a.h\"\n#endif\n#include \"lab/b.h\"\n") +
+                                       "#include \"lab/a.h\"\n#ifndef A_AND_B\n#error\n#endif\n" + text);
+  add.includes["lab/a.h"] =
+      "#pragma once\n#include \"lab/b.h\"\n#ifdef FROM_B\n#define A_AND_B\n#endif\nstruct A {};\n";
+  add.includes["lab/b.h"] = "#pragma once\n#define FROM_B\nstruct B {};\n";
+  EXPECT_EQ(added(*made(add), 4), std::vector<float>(4, 2.0f));
+}
+
+// Metal takes at most 4096 bytes in a command.
+TEST_F(MetalHostTest, LargeParametersLieInABuffer) {
+  open();
+  struct Params {
+    void* out;
+    int values[2000];
+  };
+  const auto last = made(source("last", R"(struct Params {
+  device int* out;
+  int values[2000];
+};
+kernel void last(constant Params& p [[buffer(0)]]) { *p.out = p.values[1999] + STEP; }
+)"));
+  Buffer out(*device, sizeof(int));
+  Params params{out.data(), {}};
+  params.values[1999] = 7;
+  CommandEncoder encoder;
+  encoder.dispatch(*last, {1}, 1, 0, params);
+  device->submit(encoder);
+  EXPECT_EQ(downloaded<int>(out), std::vector<int>{7});
+}
+
 TEST_F(MetalHostTest, ArchivesHaveTheMachineCode) {
   open();
   Binary binary = device->compile(source("add"));
