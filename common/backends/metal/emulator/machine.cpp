@@ -140,7 +140,8 @@ class Machine {
   void run();
 
   // ---- what compiled code calls, on a lane's stack
-  void touch(const void* address, Space space, Touch how, size_t alignment, uint32_t place);
+  /// `how` has no offset yet. (It is a reference because a copy of flags that were just written would wait for them.)
+  void touch(const void* address, Space space, Touch&& how, size_t alignment, uint32_t place);
   void atomic(const void* address, size_t bytes, Space space, bool writes, size_t alignment, uint32_t place);
   void barrier(bool simdgroup_only, uint32_t memory, uint32_t place);
   void fence(uint32_t memory);
@@ -170,8 +171,8 @@ class Machine {
   [[noreturn]] void diverged() const;
   void pass(uint32_t simdgroup, bool whole_threadgroup, uint32_t memory);
   Region* find(const void* address, Space space, uint32_t place = 0);
-  /// Returns whether a touch is wrong. If it is, sets `fault_`. `how` has no offset yet.
-  bool is_wrong(const void* address, Space space, Touch how, size_t alignment, uint32_t place);
+  /// Returns whether a touch is wrong. If it is, sets `fault_`. `how` gets its offset.
+  bool is_wrong(const void* address, Space space, Touch& how, size_t alignment, uint32_t place);
   /// Sets `fault_`. Returns true.
   bool out_of_bounds(const void* address, size_t bytes, Space space, bool writes);
   Actor actor(Space space, uint32_t place) const;
@@ -190,6 +191,7 @@ class Machine {
   uint32_t running_ = 0;           // the thread that runs
   uint32_t group_ = 0;             // its threadgroup, from 0
   std::mt19937 random_;
+  std::vector<std::byte> gathered_;  // the values of a simdgroup's lanes
   std::string fault_;
   Regions buffers_, constants_, arrays_;
   std::array<Region*, 64> recent_ = {};  // the region that a place touched last, by the place's last six bits
@@ -426,11 +428,9 @@ bool Machine::release_simdgroup(uint32_t simdgroup) {
       pass(simdgroup, false, one.argument);
       break;
     case Meeting::gather:
-      for (const Lane& to : all) {
-        for (uint32_t i = 0; i < all.size(); ++i) {
-          std::memcpy(static_cast<std::byte*>(to.out) + i * one.bytes, all[i].in, one.bytes);
-        }
-      }
+      gathered_.resize(all.size() * one.bytes);
+      for (uint32_t i = 0; i < all.size(); ++i) std::memcpy(gathered_.data() + i * one.bytes, all[i].in, one.bytes);
+      for (const Lane& to : all) std::memcpy(to.out, gathered_.data(), gathered_.size());
       break;
     case Meeting::shuffle:
       for (uint32_t i = 0; i < all.size(); ++i) {
@@ -643,7 +643,7 @@ bool Machine::out_of_bounds(const void* address, size_t bytes, Space space, bool
   return true;
 }
 
-bool Machine::is_wrong(const void* address, Space space, Touch how, size_t alignment, uint32_t place) {
+bool Machine::is_wrong(const void* address, Space space, Touch& how, size_t alignment, uint32_t place) {
   const size_t bytes = how.bytes;
   const bool writes = how.writes, atomic = how.atomic;
   if (bytes == 0) return false;
@@ -652,7 +652,7 @@ bool Machine::is_wrong(const void* address, Space space, Touch how, size_t align
   if (!region || at + bytes > region->end()) return out_of_bounds(address, bytes, space, writes);
   const size_t offset = how.offset = at - region->begin();
   const auto word = [&](size_t of) { return fmt::format("word {} (byte {}) of {}", of / 4, of, region->name); };
-  if (at % alignment != 0) {
+  if ((at & (alignment - 1)) != 0) {  // alignments are powers of 2
     fault_ = fmt::format("alignment: {} {} {}, whose address is no multiple of {}", who(running_),
                          writes ? "writes" : "reads", word(offset), alignment);
     return true;
@@ -687,7 +687,7 @@ bool Machine::is_wrong(const void* address, Space space, Touch how, size_t align
   return true;
 }
 
-void Machine::touch(const void* address, Space space, Touch how, size_t alignment, uint32_t place) {
+void Machine::touch(const void* address, Space space, Touch&& how, size_t alignment, uint32_t place) {
   if (is_wrong(address, space, how, alignment, place)) fault(place);
 }
 
