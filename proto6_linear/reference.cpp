@@ -127,8 +127,8 @@ struct RunningSums {
 //
 // Errors of different numbers are independent, so their squares add up. over_rows is the root of the sum of (q_d
 // S_d)^2, over_keys is the root of the sum of (score_j v_j)^2 over the last 256 tokens, and over_terms is the root of
-// the sum of t_dj^2. The error of one rounding has a standard deviation of 0.29 to 0.58 units: the most for numbers just
-// above a power of two. An H200 shows 0.48 units of the root for the states of `fused`. The largest of ten million
+// the sum of t_dj^2. The error of one rounding has a standard deviation of 0.29 to 0.58 units: the most for numbers
+// just above a power of two. An H200 shows 0.48 units of the root for the states of `fused`. The largest of ten million
 // errors is below six standard deviations, which is 3 units of the root: of_element. The rounding of O to its own type
 // errs by at most one unit of that type; of_element units are allowed.
 //
