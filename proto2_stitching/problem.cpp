@@ -12,6 +12,7 @@
 #include "common/attention/kernels/round_up.h"
 #include "common/attention/kernels/tuned.h"
 #include "common/backends/cuda/wgmma_schedule.h"
+#include "common/backends/metal/table.h"
 #include "common/base/divided_up.h"
 #include "common/base/error.h"
 #include "common/base/sha256.h"
@@ -91,6 +92,12 @@ void* published_address(Device& device, PipelineCache& pipelines, KernelSource f
 }
 
 bool is_metal(const DeviceInfo& device) { return device.operations->kernel_ending == "metal"; }
+
+// What ScoreContext::data points to in the form `pointer` on Metal; the same struct as in pointer_metal.h.
+struct ScoreTable {
+  int32_t choice;
+  uint64_t functions;
+};
 
 // The fragment has the function, and is compiled apart from the kernel.
 KernelSource fragment_of(const AttentionHooks& hook, const DeviceInfo& device) {
@@ -214,10 +221,6 @@ std::optional<std::string> call_skip_reason(const StitchConfig& config, const De
     if (config.grain != "element") {
       return fmt::format("grain {}: tuned on Metal takes scores by element only", config.grain);
     }
-    if (form == "pointer") {
-      return "form pointer: in Metal a pointer to a function comes from a visible_function_table, and kernels have "
-             "none";
-    }
   }
   if (variant != "wgmma") return std::nullopt;
   if (config.grain != "element") return fmt::format("grain {}: wgmma takes scores by element only", config.grain);
@@ -278,11 +281,20 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
     const KernelSource kernel = FlashOperation::of(device).kernel(config.flash, device, &hook).source;
     choice += fmt::format("#define SCORE_LANES {}\n", score_lanes(config, device, kernel));
   }
-  hook.text = fmt::format("#include \"proto2_stitching/kernels/{}\"\n", is_metal(device) ? "form_metal.h" : "form.h");
+  const char* const form = !is_metal(device) ? "form.h" : config.form == "pointer" ? "pointer_metal.h" : "form_metal.h";
+  hook.text = fmt::format("#include \"proto2_stitching/kernels/{}\"\n", form);
   hook.includes = {{"proto2_stitching/kernels/choice.h", choice}};
   function.add_to(hook.includes, "proto2_stitching/kernels/function.h");
   hook.guarded = function.guarded;
   hook.data = bytes_of(1);  // 1: the forms `switch` and `pointer` call the function; 0 would leave scores as they are
+  if (config.form == "pointer" && is_metal(device)) {
+    KernelSource unchanged;
+    unchanged.path = "proto2_stitching/kernels/unchanged.metal";
+    unchanged.entry = "score_unchanged";
+    hook.linking = Linking::after_code_generation;
+    hook.fragments = {unchanged, fragment_of(hook, device)};
+    hook.data = bytes_of(ScoreTable{1, 0});  // StitchProblem fills in the functions
+  }
   if (config.form == "stitched" || config.form == "stitched_nolto" || config.form == "virtual") {
     hook.linking = config.form == "stitched" ? Linking::before_optimizer : Linking::after_code_generation;
     hook.fragments.push_back(fragment_of(hook, device));
@@ -348,6 +360,10 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
     inputs_->monolithic.emplace(function_id_, problem.output());
   }
   AttentionHooks hook = stitch_hook(config_, device.info(), function);
+  if (config_.form == "pointer" && is_metal(device.info())) {
+    const Kernel& kernel = *pipelines.get(plan.launches.front().source).kernel;
+    hook.data = bytes_of(ScoreTable{1, dynamic_cast<const TableKernel&>(kernel).table()});
+  }
   hook.reference = double_precision(device, pipelines, function, flash.shape);
   if (config_.form == "std_function") {
     void* const address = published_address(device, pipelines, fragment_of(hook, device.info()));

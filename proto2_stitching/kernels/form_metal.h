@@ -1,8 +1,7 @@
 // form.h for the Metal dialect. The kernel `tuned` passes single scores, so only SCORE_FORM of choice.h counts.
 //
-// The form `pointer` is missing: in Metal a pointer to a function comes from a visible_function_table. A function that
-// is compiled apart is a private function of the pipeline (`stitched`), or lies in a dynamic library
-// (`stitched_nolto`).
+// A function that is compiled apart is a private function of the pipeline (`stitched`), or lies in a dynamic library
+// (`stitched_nolto`). The form `pointer` has a header of its own, pointer_metal.h.
 //
 // With `noinline` a call may have to save the registers in which `tuned` accumulates the output.
 #pragma once

@@ -12,8 +12,8 @@ namespace attn::test {
 INSTANTIATE_TEST_SUITE_P(
     Metal, MetalRuns,
     testing::ValuesIn(runs_of("proto2_stitching",
-                              {{"EachFormThatTheEmulatorRuns", 6,
-                                "form=monolithic,inline,noinline,switch,stitched,stitched_nolto grain=element "
+                              {{"EachForm", 7,
+                                "form=monolithic,inline,noinline,switch,pointer,stitched,stitched_nolto grain=element "
                                 "function=alibi batch=1 q_heads=2 kv_heads=1 q_len=19 "
                                 "kv_len=37 head_dim=40 causal=1 dtype=f16 layout=bhsd block_r=16 block_c=16"}})),
     run_name);
@@ -51,14 +51,6 @@ TEST_F(MetalStitchTest, ATextThatIsWrongInMetalOnlyIsBadInput) {
     EXPECT_EQ(outcome.status, 2) << parameter << outcome.out;
     EXPECT_NE(outcome.err.find("f.cpp:2:"), std::string::npos) << outcome.err;
   }
-}
-
-TEST_F(MetalStitchTest, FormsThatDoNotRunSayWhy) {
-  const std::string text = dry_run("form=pointer grain=element function=alibi q_len=19 head_dim=64");
-  EXPECT_NE(text.find("form pointer: in Metal a pointer to a function comes from a visible_function_table"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("0 of 1 case"), std::string::npos) << text;
 }
 
 // A simdgroup has 8 rows, and works on 8 keys at a time. Four lanes share a row: each lane has an even key and the next

@@ -15,6 +15,7 @@
 
 #include "common/backends/metal/gpu.h"
 #include "common/backends/metal/operations.h"
+#include "common/backends/metal/table.h"
 #include "common/backends/metal/text.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
@@ -80,16 +81,27 @@ struct Program {
   }
 };
 
-class MetalKernel : public Kernel {
+class MetalKernel : public TableKernel {
  public:
-  MetalKernel(std::string entry, Owned<MTL::ComputePipelineState> made, std::shared_ptr<Gpu> gpu)
-      : name(std::move(entry)), pipeline(std::move(made)), gpu_(std::move(gpu)) {}
+  MetalKernel(std::string entry, Owned<MTL::ComputePipelineState> made, std::shared_ptr<Gpu> gpu,
+              Owned<MTL::VisibleFunctionTable> functions)
+      : name(std::move(entry)), pipeline(std::move(made)), gpu_(std::move(gpu)), table_(std::move(functions)) {
+    if (table_) gpu_->keep_resident(*table_.get());
+  }
+  ~MetalKernel() override {
+    if (table_) gpu_->release_resident(*table_.get());
+  }
+  MetalKernel(const MetalKernel&) = delete;
+  MetalKernel& operator=(const MetalKernel&) = delete;
+
+  uint64_t table() const override { return table_ ? table_->gpuResourceID()._impl : 0; }
 
   const std::string name;
   const Owned<MTL::ComputePipelineState> pipeline;
 
  private:
   const std::shared_ptr<Gpu> gpu_;  // lives longer than the pipeline
+  const Owned<MTL::VisibleFunctionTable> table_;
 };
 
 std::string names_of(const std::vector<CommandEncoder::Command>& commands) {
@@ -182,7 +194,9 @@ class MetalDevice : public Device {
       if (!pipeline) spdlog::warn("{}: Metal compiles it again: {}", entry, text_of(error));
     }
     if (!pipeline) pipeline = pipeline_of(*descriptor.get(), entry);
-    return std::make_unique<MetalKernel>(entry, std::move(pipeline), gpu_);
+    auto table = has_function_table(program.parts.front().text) ? table_of(*pipeline.get(), *descriptor.get(), entry)
+                                                                : Owned<MTL::VisibleFunctionTable>();
+    return std::make_unique<MetalKernel>(entry, std::move(pipeline), gpu_, std::move(table));
   }
 
   std::vector<double> submit(const CommandEncoder& encoder) override {
@@ -231,17 +245,19 @@ class MetalDevice : public Device {
     return function;
   }
 
-  /// Compiles the texts. A fragment that the optimiser sees is a private function of the pipeline. A fragment that is
-  /// linked as machine code is a dynamic library.
+  /// Compiles the texts. A fragment that is called through a table is a function of the pipeline. Else a fragment that
+  /// the optimiser sees is a private function of the pipeline, and one that is linked as machine code a dynamic
+  /// library.
   Owned<MTL::ComputePipelineDescriptor> describe(const Program& program, const FunctionConstants& constants,
                                                  const std::string& key) {
     auto descriptor = NS::TransferPtr(MTL::ComputePipelineDescriptor::alloc()->init());
     std::vector<Owned<MTL::Function>> functions;
     std::vector<Owned<MTL::DynamicLibrary>> libraries;
     std::vector<const NS::Object*> linked;
+    const bool in_table = has_function_table(program.parts.front().text);
     for (size_t i = 1; i < program.parts.size(); ++i) {
       const auto& [entry, text] = program.parts[i];
-      if (program.linking == Linking::before_optimizer) {
+      if (program.linking == Linking::before_optimizer || in_table) {
         const auto library = library_of(text, program.language, key, {}, "");
         functions.push_back(function_of(*library.get(), entry, {}, key));
         linked.push_back(functions.back().get());
@@ -262,7 +278,8 @@ class MetalDevice : public Device {
       descriptor->setPreloadedLibraries(NS::Array::array(linked.data(), linked.size()));
     } else if (!linked.empty()) {
       const auto links = NS::TransferPtr(MTL::LinkedFunctions::alloc()->init());
-      links->setPrivateFunctions(NS::Array::array(linked.data(), linked.size()));
+      const NS::Array* const all = NS::Array::array(linked.data(), linked.size());
+      in_table ? links->setFunctions(all) : links->setPrivateFunctions(all);
       descriptor->setLinkedFunctions(links.get());
     }
     return descriptor;
@@ -275,6 +292,22 @@ class MetalDevice : public Device {
         NS::TransferPtr(gpu_->metal().newComputePipelineState(&descriptor, MTL::PipelineOptionNone, nullptr, &error));
     if (!pipeline) throw CompileError(key, text_of(error));
     return pipeline;
+  }
+
+  /// Returns the table of the functions that the pipeline is linked with.
+  Owned<MTL::VisibleFunctionTable> table_of(MTL::ComputePipelineState& pipeline,
+                                            const MTL::ComputePipelineDescriptor& descriptor, const std::string& key) {
+    const NS::Array& functions = *descriptor.linkedFunctions()->functions();
+    const auto wanted = NS::TransferPtr(MTL::VisibleFunctionTableDescriptor::alloc()->init());
+    wanted->setFunctionCount(functions.count());
+    auto table = NS::TransferPtr(pipeline.newVisibleFunctionTable(wanted.get()));
+    if (!table) throw CompileError(key, "Metal makes no table of functions");
+    for (NS::UInteger i = 0; i < functions.count(); ++i) {
+      const MTL::FunctionHandle* const handle = pipeline.functionHandle(functions.object<MTL::Function>(i));
+      if (!handle) throw CompileError(key, fmt::format("Metal gives no handle of function {}", i));
+      table->setFunction(handle, i);
+    }
+    return table;
   }
 
   Owned<MTL::BinaryArchive> new_archive(const NS::URL* url, const std::string& key) {

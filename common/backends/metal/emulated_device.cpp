@@ -15,6 +15,7 @@
 #include "common/backends/cpu/threadgroups.h"
 #include "common/backends/metal/emulator/emulator.h"
 #include "common/backends/metal/operations.h"
+#include "common/backends/metal/table.h"
 #include "common/backends/metal/text.h"
 #include "common/base/error.h"
 #include "common/base/host_memory.h"
@@ -25,8 +26,9 @@ namespace attn {
 
 namespace {
 
-struct EmulatedKernel : Kernel {
+struct EmulatedKernel : TableKernel {
   EmulatedKernel(const Binary& binary, std::string entry) : name(std::move(entry)), kernel(binary) {}
+  uint64_t table() const override { return reinterpret_cast<uint64_t>(kernel.functions().data()); }
   const std::string name;
   const msl::Kernel kernel;
 };
@@ -95,7 +97,8 @@ class EmulatedDevice : public Device {
                      .key = source.key()};
     text.texts[text.path] = read_source(source, source.path);
     for (const auto& [name, content] : source.includes) text.texts[root + name] = content;
-    for (const KernelSource& fragment : source.fragments) text.linked.push_back(metal_text(fragment));
+    for (const KernelSource& fragment : source.fragments)
+      text.linked.emplace_back(fragment.entry, metal_text(fragment));
     Binary binary = compiler_.compile(text);
     binary.source_sha256 = source_sha256(source);
     binary.run_time = source.run_time_values();
@@ -135,6 +138,9 @@ class EmulatedDevice : public Device {
       for (uint32_t index = 0; const Arguments::Value& value : dispatch.arguments->values()) give(index++, value);
     } else {
       give(0, dispatch.parameters);
+    }
+    if (const auto& functions = kernel.kernel.functions(); !functions.empty()) {
+      launch.memory.push_back({"the table of functions", functions.data(), functions.size() * sizeof(void*)});
     }
     if (callers_memory_) {
       add_all_other(launch.memory);

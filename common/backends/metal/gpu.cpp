@@ -98,6 +98,24 @@ void Gpu::release(void* address) noexcept {
   blocks_.erase(found);
 }
 
+void Gpu::keep_resident(MTL::Resource& resource) {
+  const Pool pool;
+  const std::lock_guard lock(mutex_);
+  others_.insert(&resource);
+  if (!resident_) return;
+  resident_->addAllocation(&resource);
+  resident_->commit();
+}
+
+void Gpu::release_resident(MTL::Resource& resource) noexcept {
+  const Pool pool;
+  const std::lock_guard lock(mutex_);
+  others_.erase(&resource);
+  if (!resident_) return;
+  resident_->removeAllocation(&resource);
+  resident_->commit();
+}
+
 Gpu::Place Gpu::place_of(const void* address, size_t bytes) const {
   const auto at = reinterpret_cast<uint64_t>(address);
   const std::lock_guard lock(mutex_);
@@ -119,8 +137,8 @@ void Gpu::make_resident(MTL::CommandQueue& queue) const {
 
 void Gpu::make_resident(MTL::ComputeCommandEncoder& encoder) const {
   if (resident_) return;
-  std::vector<const MTL::Resource*> all;
   const std::lock_guard lock(mutex_);
+  std::vector<const MTL::Resource*> all(others_.begin(), others_.end());
   for (const auto& [address, block] : blocks_) all.push_back(block.buffer.get());
   if (!all.empty()) encoder.useResources(all.data(), all.size(), MTL::ResourceUsageRead | MTL::ResourceUsageWrite);
 }

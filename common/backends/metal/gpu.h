@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,10 @@ class Gpu {
   void release(void* address) noexcept;
   double available_bytes() const;
 
+  /// Keeps an object without an address, such as a table of functions, where kernels may touch it.
+  void keep_resident(MTL::Resource& resource);
+  void release_resident(MTL::Resource& resource) noexcept;
+
   struct Place {
     MTL::Buffer* buffer;
     size_t offset;    // in the buffer
@@ -78,6 +83,7 @@ class Gpu {
   Owned<MTL::ResidencySet> resident_;  // null before macOS 15
   mutable std::mutex mutex_;           // for blocks_ and resident_
   std::map<uint64_t, Block> blocks_;   // by the address for kernels
+  std::set<MTL::Resource*> others_;    // see keep_resident()
 };
 
 }  // namespace attn

@@ -29,6 +29,10 @@ std::string metal_text(const KernelSource& source) {
   return "#include <metal_stdlib>\n" + joined_text(source, constants);
 }
 
+bool has_function_table(const std::string& metal_text) {
+  return metal_text.find("visible_function_table<") != std::string::npos;
+}
+
 int metal_language(const KernelSource& source) { return source.assembler == as_metal_3_2 ? 320 : 310; }
 
 }  // namespace attn

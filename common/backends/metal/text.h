@@ -18,6 +18,9 @@ std::string metal_constants(const KernelSource& source,
 /// function constants, with the numbers 0, 1, ... in the order of their names.
 std::string metal_text(const KernelSource& source);
 
+/// Whether the functions of KernelSource::fragments are called through a table.
+bool has_function_table(const std::string& metal_text);
+
 /// Returns the version of Metal's language that the kernel is written for, as __METAL_VERSION__ names it: 310 or 320.
 int metal_language(const KernelSource& source);
 

@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 
 // Raise this number when the checks of instrument() or the rewriting by as_cxx() change, so that the kernels in the
 // caches are compiled anew.
-constexpr int recipe = 5;
+constexpr int recipe = 6;
 
 fs::path library_folder() { return fs::path(source_root()) / "common/backends/metal/emulator/stdlib"; }
 std::string library_file() { return (library_folder() / "metal_stdlib").string(); }
@@ -228,7 +228,12 @@ Binary Compiler::compile_here(const Source& source) const {
   std::string error;
   for (size_t i = 0; i < source.linked.size(); ++i) {
     const std::string file = fs::absolute(fmt::format("linked_{}.metal", i)).lexically_normal().string();
-    add(file, "#include <metal_stdlib>\n#line 1\n" + source.linked[i]);
+    const auto& [name, linked] = source.linked[i];
+    add(file,
+        fmt::format(
+            "#include <metal_stdlib>\n#line 1\n{}\n#line 1 \"{}\"\nextern \"C\" {{ extern const void* const {}{} = "
+            "reinterpret_cast<const void*>(&{}); }}\n",
+            linked, library_file(), visible_prefix, i, name));
     if (llvm::Linker::linkModules(*module, compiled(file))) {
       throw CompileError(binary.key, "a function is defined twice");
     }
@@ -243,7 +248,9 @@ Binary Compiler::compile_here(const Source& source) const {
   binary.times.code_generation_s = stopwatch.lap();
   if (!errors.empty()) throw CompileError(binary.key, errors);
   // The first line of the code holds the facts; the object follows.
-  binary.code = json_of(facts, source.function).dump() + "\n" + object;
+  nlohmann::json json = json_of(facts, source.function);
+  json["functions"] = source.linked.size();
+  binary.code = json.dump() + "\n" + object;
   binary.code_sha256 = sha256(binary.code);
   for (const Facts::Array& array : facts.arrays) binary.threadgroup_bytes += static_cast<int64_t>(array.bytes);
   return binary;
@@ -253,6 +260,7 @@ struct Kernel::Parts {
   CpuLoader loader;
   CpuLoader::Loaded loaded;
   Code code;
+  std::vector<const void*> functions;
 };
 
 Kernel::Kernel(const Binary& binary) {
@@ -262,7 +270,14 @@ Kernel::Kernel(const Binary& binary) {
   if (end == std::string::npos || facts.is_discarded()) throw CompileError("the binary is no kernel of the emulator");
   Binary object = binary;
   object.code = binary.code.substr(end + 1);
-  parts->loaded = parts->loader.load(object, "msl_entry", machine_symbols(), {"msl_constants"});
+  std::vector<std::string> wanted = {"msl_constants"};
+  for (size_t i = 0; i < facts.at("functions").get<size_t>(); ++i) {
+    wanted.push_back(visible_prefix + std::to_string(i));
+  }
+  parts->loaded = parts->loader.load(object, "msl_entry", machine_symbols(), wanted);
+  for (size_t i = 1; i < wanted.size(); ++i) {
+    parts->functions.push_back(*static_cast<const void* const*>(parts->loaded.addresses.at(i)));
+  }
   Code& code = parts->code;
   code.function = facts.at("function");
   code.entry = reinterpret_cast<Code::Entry>(reinterpret_cast<void*>(parts->loaded.function));
@@ -285,6 +300,8 @@ size_t Kernel::threadgroup_bytes() const {
   for (const Code::Array& array : parts_->code.arrays) bytes += array.bytes;
   return bytes;
 }
+
+const std::vector<const void*>& Kernel::functions() const { return parts_->functions; }
 
 std::vector<uint32_t> Kernel::indices(const std::string& attribute) const {
   std::vector<uint32_t> found;

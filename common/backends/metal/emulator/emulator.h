@@ -43,7 +43,8 @@ struct Source {
   std::string before = {};  // text before the file's text, on separate lines
   std::map<std::string, std::string> texts = {};  // texts to read instead of files, by path; may include `path`
   std::vector<std::string> folders = {};          // #include "NAME" looks in these folders after the file's own folder
-  std::vector<std::string> linked = {};           // texts that are compiled separately: functions that `path` declares
+  /// Functions that are compiled separately: their names, and their texts. The kernel declares them or has a table.
+  std::vector<std::pair<std::string, std::string>> linked = {};
   /// Values of [[function_constant(n)]], by the constant's name, or by n in decimal digits.
   std::map<std::string, double> constants = {};
   /// The version of the language that the kernel is written for, as __METAL_VERSION__: 300, 310 or 320. A feature of a
@@ -116,6 +117,8 @@ class Kernel {
   size_t threadgroup_bytes() const;
   /// The numbers n of the kernel's parameters with the attribute "buffer" or "threadgroup", such as [[buffer(n)]].
   std::vector<uint32_t> indices(const std::string& attribute) const;
+  /// The addresses of the functions in Source::linked. A visible_function_table is the address of an array of them.
+  const std::vector<const void*>& functions() const;
 
  private:
   struct Parts;

@@ -185,7 +185,9 @@ void Instrumenter::run(llvm::ModulePassManager passes) {
 // Inlines the functions that are marked always_inline, so that a check in the library can name the user's line. Turns
 // variables into registers, so that fewer accesses to memory remain.
 void Instrumenter::inline_library() {
-  llvm::internalizeModule(module_, [](const llvm::GlobalValue& value) { return value.getName() == "msl_entry"; });
+  llvm::internalizeModule(module_, [](const llvm::GlobalValue& value) {
+    return value.getName() == "msl_entry" || value.getName().starts_with(visible_prefix);
+  });
   for (llvm::Function& function : module_) {
     function.removeFnAttr(llvm::Attribute::OptimizeNone);
     for (llvm::Instruction& instruction : llvm::instructions(function)) {

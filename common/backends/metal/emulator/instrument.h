@@ -12,6 +12,9 @@ class Module;
 
 namespace attn::msl {
 
+/// Followed by a number: the name of a variable that points to a function which is linked.
+inline constexpr const char* visible_prefix = "msl_visible_";
+
 /// What the loader needs to know of a kernel; see Code in machine.h.
 struct Facts {
   struct Parameter {

@@ -39,7 +39,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 /// Memory with two addresses: one for the host, and one for kernels, which the host must not use. The kernels' address
 /// is a multiple of 256 only.
 struct Buffer : Object {
-  explicit Buffer(size_t bytes) : Object("MTLBuffer"), length(bytes), mapped(bytes + offset) {
+  explicit Buffer(size_t bytes, const char* name = "MTLBuffer") : Object(name), length(bytes), mapped(bytes + offset) {
     const int file = memfd_create("fake Metal buffer", 0);
     if (file < 0 || ftruncate(file, static_cast<off_t>(mapped)) != 0) end_process("no memory");
     host = static_cast<std::byte*>(mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
@@ -117,6 +117,17 @@ struct Function : Object {
 struct LinkedFunctions : Object {
   LinkedFunctions() : Object("MTLLinkedFunctions") {}
   Ref<Array> functions;
+  bool in_table = false;  // else private
+};
+/// A function as a pipeline has it.
+struct FunctionHandle : Object {
+  explicit FunctionHandle(const void* at) : Object("MTLFunctionHandle"), address(at) {}
+  const void* const address;
+};
+/// The table itself is a Buffer with the addresses of functions.
+struct VisibleFunctionTableDescriptor : Object {
+  VisibleFunctionTableDescriptor() : Object("MTLVisibleFunctionTableDescriptor") {}
+  NS::UInteger count = 0;
 };
 
 /// A line for each function that takes part, and the texts: what decides the machine code.
@@ -132,13 +143,17 @@ std::string identity(const Function& function, const std::vector<const Function*
   return sha256(text);
 }
 
+const msl::Compiler& compiler() {
+  static const msl::Compiler one;
+  return one;
+}
+
 /// Compiles a kernel, or takes it from the folder $ATTENTION_PROTO_CACHE. Throws CompileError.
 Binary compiled(const Function& function, const std::vector<const Function*>& linked) {
-  static const msl::Compiler compiler;
   static std::mutex mutex;
   static std::map<std::string, Binary> known;
   const std::string id =
-      sha256(fmt::format("{} {} {}", compiler.identity(), identity(function, linked), system().fast_math));
+      sha256(fmt::format("{} {} {}", compiler().identity(), identity(function, linked), system().fast_math));
   {
     const std::lock_guard lock(mutex);
     if (const auto found = known.find(id); found != known.end()) return found->second;
@@ -156,8 +171,8 @@ Binary compiled(const Function& function, const std::vector<const Function*>& li
                        .constants = function.constants,
                        .language = library.language,
                        .fast_math = library.fast_math || system().fast_math};
-    for (const Function* const one : linked) source.linked.push_back(one->library->text);
-    binary = compiler.compile(source);
+    for (const Function* const one : linked) source.linked.emplace_back(one->name, one->library->text);
+    binary = compiler().compile(source);
     std::error_code ignored;
     if (!path.empty() && std::filesystem::is_directory(folder, ignored)) {
       (void)PendingFile(path).write(serialize(id, *binary));
@@ -194,7 +209,9 @@ struct ComputePipelineDescriptor : Object {
         Ref<Function> whole(new Function);
         release(whole.get());
         whole->library = static_cast<DynamicLibrary*>(one.get())->library;
-        whole->name = "*";
+        const std::vector<std::string> names = whole->library->names();
+        if (names.empty()) misused("a dynamic library without a function");
+        whole->name = names.front();
         all.push_back(whole);
       }
     }
@@ -208,8 +225,10 @@ std::vector<const Function*> pointers(const std::vector<Ref<Function>>& function
 }
 
 struct Pipeline : Object {
-  explicit Pipeline(const Binary& binary) : Object("MTLComputePipelineState"), kernel(binary) {}
+  Pipeline(const Binary& binary, const std::vector<Ref<Function>>& functions)
+      : Object("MTLComputePipelineState"), kernel(binary), linked(functions) {}
   const msl::Kernel kernel;
+  const std::vector<Ref<Function>> linked;
 };
 
 // ---- commands
@@ -473,7 +492,7 @@ Object* new_pipeline(ComputePipelineDescriptor& descriptor, NS::UInteger options
     for (const Ref<Object>& one : descriptor.archives->all) {
       const auto& codes = static_cast<BinaryArchive*>(one.get())->codes;
       const auto found = codes.find(identity(*descriptor.function, pointers(linked)));
-      if (found != codes.end() && system().finds) return new Pipeline(found->second);
+      if (found != codes.end() && system().finds) return new Pipeline(found->second, linked);
     }
     if ((options & MTL::PipelineOptionFailOnBinaryArchiveMiss) != 0) {
       set_error(error, 1, "the archive has no code for the kernel");
@@ -481,7 +500,7 @@ Object* new_pipeline(ComputePipelineDescriptor& descriptor, NS::UInteger options
     }
   }
   try {
-    return new Pipeline(compiled(*descriptor.function, pointers(linked)));
+    return new Pipeline(compiled(*descriptor.function, pointers(linked)), linked);
   } catch (const CompileError& wrong) {
     set_error(error, MTL::LibraryErrorCompileFailure, std::string(wrong.log()));
     return nullptr;
@@ -522,6 +541,12 @@ bool serialize_archive(const BinaryArchive& archive, const std::string& path) {
 }
 
 void add_device() {
+  // Binaries that another version of the emulator compiled are of another system, so that no cache has them for this
+  // one.
+  method("NSProcessInfo", "operatingSystemVersionString", [](Object*, SEL) -> Object* {
+    static const std::string version = sha256(compiler().identity()).substr(0, 8);
+    return autoreleased(new String(fmt::format("Version {}.0 (fake {})", system().macos, version)));
+  });
   constexpr const char* device = "MTLDevice";
   method(device, "name", [](Object*, SEL) -> Object* { return autoreleased(new String("Fake GPU")); });
   method(device, "architecture", [](Object*, SEL) -> Object* { return autoreleased(new Architecture); });
@@ -602,6 +627,38 @@ void add_kernels() {
   allocatable<LinkedFunctions>("MTLLinkedFunctions");
   method("MTLLinkedFunctions",
          "setPrivateFunctions:", [](LinkedFunctions* self, SEL, Array* functions) { self->functions = functions; });
+  method("MTLLinkedFunctions", "setFunctions:", [](LinkedFunctions* self, SEL, Array* functions) {
+    self->functions = functions;
+    self->in_table = true;
+  });
+  method("MTLLinkedFunctions", "functions",
+         [](LinkedFunctions* self, SEL) -> Object* { return self->in_table ? self->functions.get() : nullptr; });
+  method("MTLComputePipelineDescriptor", "linkedFunctions",
+         [](ComputePipelineDescriptor* self, SEL) -> Object* { return self->linked.get(); });
+  method("MTLComputePipelineState",
+         "functionHandleWithFunction:", [](Pipeline* self, SEL message, Function* function) -> Object* {
+           if (fails(message, nullptr)) return nullptr;
+           for (size_t i = 0; i < self->linked.size(); ++i) {
+             if (self->linked[i].get() != function) continue;
+             return autoreleased(new FunctionHandle(self->kernel.functions().at(i)));
+           }
+           return nullptr;
+         });
+  allocatable<VisibleFunctionTableDescriptor>("MTLVisibleFunctionTableDescriptor");
+  method("MTLVisibleFunctionTableDescriptor", "setFunctionCount:",
+         [](VisibleFunctionTableDescriptor* self, SEL, NS::UInteger count) { self->count = count; });
+  method("MTLComputePipelineState", "newVisibleFunctionTableWithDescriptor:",
+         [](Pipeline*, SEL message, VisibleFunctionTableDescriptor* wanted) -> Object* {
+           if (fails(message, nullptr)) return nullptr;
+           return new Buffer(wanted->count * sizeof(void*), "MTLVisibleFunctionTable");
+         });
+  method("MTLVisibleFunctionTable",
+         "setFunction:atIndex:", [](Buffer* self, SEL, FunctionHandle* handle, NS::UInteger index) {
+           if (index * sizeof(void*) >= self->length) misused("a function beyond the table");
+           std::memcpy(self->host + Buffer::offset + index * sizeof(void*), &handle->address, sizeof(void*));
+         });
+  method("MTLVisibleFunctionTable", "gpuResourceID",
+         [](Buffer* self, SEL) -> MTL::ResourceID { return {reinterpret_cast<uint64_t>(self->gpu + Buffer::offset)}; });
   allocatable<ComputePipelineDescriptor>("MTLComputePipelineDescriptor");
   constexpr const char* descriptor = "MTLComputePipelineDescriptor";
   method(descriptor, "setComputeFunction:", [](ComputePipelineDescriptor* self, SEL, Function* function) {

@@ -136,6 +136,9 @@ void add_foundation() {
     return autoreleased(new String(text));
   });
   method("NSString", "UTF8String", [](String* self, SEL) { return self->text.c_str(); });
+  method("NSArray", "count", [](Array* self, SEL) -> NS::UInteger { return self->all.size(); });
+  method("NSArray",
+         "objectAtIndex:", [](Array* self, SEL, NS::UInteger index) -> Object* { return self->all.at(index).get(); });
   method("+NSArray",
          "arrayWithObjects:count:", [](Object*, SEL, Object* const* objects, NS::UInteger count) -> Object* {
            auto* const array = new Array;
@@ -152,9 +155,6 @@ void add_foundation() {
          "isOperatingSystemAtLeastVersion:", [](Object*, SEL, NS::OperatingSystemVersion version) -> bool {
            return system().macos >= version.majorVersion;
          });
-  method("NSProcessInfo", "operatingSystemVersionString", [](Object*, SEL) -> Object* {
-    return autoreleased(new String(fmt::format("Version {}.0 (fake)", system().macos)));
-  });
 }
 
 IMP method_of(Object* object, SEL selector) {

@@ -8,6 +8,7 @@
 
 #include "common/backends/metal/device.h"
 #include "common/backends/metal/fake/fake.h"
+#include "common/backends/metal/table.h"
 #include "common/base/error.h"
 #include "common/device/pipeline_cache.h"
 #include "common/testing/messages.h"
@@ -178,6 +179,46 @@ TEST_F(MetalHostTest, LinksFunctionsThatAreCompiledApart) {
     if (linking == Linking::before_optimizer) {
       expect_error<CompileError>([&] { made(add); }, {"add", "no function addend"});
     }
+  }
+}
+
+TEST_F(MetalHostTest, KernelsCallFunctionsThroughATable) {
+  open();
+  KernelSource call = source("call", R"(#include <metal_stdlib>
+using namespace metal;
+typedef float Function(float x);
+struct Params {
+  device float* out;
+  visible_function_table<Function> functions;
+};
+kernel void call(constant Params& p [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
+  p.out[i] = p.functions[i](10.0f) + STEP;
+}
+)");
+  for (const std::string name : {"twice", "half_of"}) {
+    KernelSource& function = call.fragments.emplace_back(KernelSource{.path = "lab/" + name, .entry = name});
+    function.includes[function.path] =
+        fmt::format("#include <metal_stdlib>\n[[visible]] float {}(float x) {{ return x * {}; }}\n", name,
+                    name == "twice" ? "2" : "0.5f");
+  }
+  const Binary binary = device->compile(call);
+  Buffer out(*device, 2 * sizeof(float));
+  const auto before = fake::objects();
+  {
+    const std::unique_ptr<Kernel> kernel = device->load(binary, "call");
+    struct {
+      void* out;
+      uint64_t functions;
+    } params{out.data(), dynamic_cast<const TableKernel&>(*kernel).table()};
+    CommandEncoder encoder;
+    encoder.dispatch(*kernel, {1}, 2, 0, params);
+    device->submit(encoder);
+    EXPECT_EQ(downloaded<float>(out), (std::vector<float>{20, 5}));
+  }
+  EXPECT_EQ(fake::objects(), before);
+  for (const char* fails : {"newVisibleFunctionTableWithDescriptor:", "functionHandleWithFunction:"}) {
+    fake::system().fails = {fails};
+    expect_error<CompileError>([&] { device->load(binary, "call"); }, {"call", "function"});
   }
 }
 
