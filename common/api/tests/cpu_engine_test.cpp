@@ -292,8 +292,10 @@ class LibraryTest : public test::ProgramTest {
 
 TEST_F(LibraryTest, LeavesTheTerminalToTheProgram) {
   own_cache();
-  const test::MutatedSources sources("common/attention/kernels/tuned.cpu.cpp", "namespace {",
-                                     "namespace {\nint forgotten() { return 1; }");
+  const bool on_arm = Device::open("cpu:threads=1")->info().has("neon");
+  const test::MutatedSources sources(
+      on_arm ? "common/attention/kernels/neon.cpu.cpp" : "common/attention/kernels/tuned.cpu.cpp", "namespace {",
+      "namespace {\nint forgotten() { return 1; }");
   const test::Outcome outcome = run({});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
