@@ -133,7 +133,7 @@ double peak_bytes(const rusage& usage) { return static_cast<double>(usage.ru_max
 void prefer_huge_pages(void* memory, size_t bytes) { madvise(memory, bytes, MADV_HUGEPAGE); }
 
 std::string processor_name() {
-  if (is_emulated()) return {};  // the file is about the machine
+  if (is_emulated()) return {};                                       // the file is about the machine
   const std::string line = line_with("/proc/cpuinfo", "model name");  // "model name\t: VALUE"
   const size_t colon = line.find(':');
   const size_t value = colon == std::string::npos ? colon : line.find_first_not_of(" \t", colon + 1);
