@@ -139,6 +139,7 @@ class Labels {
                                                "heads", "kv_heads", "q_len",  "kv_len", "value_dim"};
     for (const auto& [name, one] : config.axes()) {
       if (told.contains(name) || left_out_.contains(name)) continue;
+      if (name == "out_dtype" && to_string(one) == value("dtype")) continue;  // the default
       const bool uneven = name == "lengths" && std::holds_alternative<std::string>(one) && to_string(one) != "equal";
       const auto usual = usual_.find(name);
       if (!uneven && usual != usual_.end() && usual->second == to_string(one)) continue;
