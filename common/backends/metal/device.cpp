@@ -490,19 +490,20 @@ class MetalDevice : public Device {
       buffer_ = nullptr;
     }
 
-    /// Waits for all that is committed. Throws if a part of it failed.
+    /// Waits for all that is committed. Throws if a part of it failed. A buffer's times and error are final only after
+    /// waitUntilCompleted(), which has no time-out, so the status is asked for first.
     void wait() {
-      if (committed_.empty()) return;
       const auto start = std::chrono::steady_clock::now();
-      while (committed_.back().buffer->status() < MTL::CommandBufferStatusCompleted) {
-        if (std::chrono::steady_clock::now() - start > deadline) {
-          device_.lost_ = true;
-          throw DeviceTimeout(fmt::format("{}: {} did not end within {} s", device_.info_.spec,
-                                          names_of(encoder_.commands()), deadline.count()));
-        }
-        std::this_thread::yield();
-      }
       for (const Committed& one : committed_) {
+        while (one.buffer->status() < MTL::CommandBufferStatusCompleted) {
+          if (std::chrono::steady_clock::now() - start > deadline) {
+            device_.lost_ = true;
+            throw DeviceTimeout(fmt::format("{}: {} did not end within {} s", device_.info_.spec,
+                                            names_of(encoder_.commands()), deadline.count()));
+          }
+          std::this_thread::yield();
+        }
+        one.buffer->waitUntilCompleted();
         if (one.buffer->status() == MTL::CommandBufferStatusError) fail(*one.buffer);
       }
     }
@@ -554,6 +555,10 @@ class MetalDevice : public Device {
       encoder.timestamp();
       submit(encoder);
       const std::vector<unsigned> values = downloaded<unsigned>(found);
+      // Buffers hold NaN until something is written.
+      if (std::ranges::all_of(values, [](unsigned value) { return value == ~0u; })) {
+        refuse("kernels do not reach memory by its address");
+      }
       if (values[probed_width] != info_.simd_width) {
         refuse(fmt::format("a simdgroup has {} lanes; kernels need {}", values[probed_width], info_.simd_width));
       }
@@ -573,6 +578,8 @@ class MetalDevice : public Device {
       refuse(fmt::format("the kernel probe does not compile: {}", error.log().substr(0, error.log().find('\n'))));
     } catch (const std::exception& error) {
       refuse(fmt::format("the kernel probe: {}", error.what()));
+    } catch (...) {  // on a Mac also an exception of Objective-C
+      refuse("Metal raised an exception");
     }
   }
 

@@ -38,11 +38,12 @@ Gpu::Gpu() : metal_(NS::TransferPtr(MTL::CreateSystemDefaultDevice())) {
   if (!metal_) throw DeviceMissing("metal: this machine has no GPU that Metal can use");
   const Pool pool;
   is_macos_15_ = NS::ProcessInfo::processInfo()->isOperatingSystemAtLeastVersion({15, 0, 0});
-  if (!is_macos_15_) return;
+  // GPUs before Apple6, and virtual ones, have no residency sets; make_resident() then names the memory to each
+  // encoder.
+  if (!is_macos_15_ || !metal_->supportsFamily(MTL::GPUFamilyApple6)) return;
   const auto descriptor = NS::TransferPtr(MTL::ResidencySetDescriptor::alloc()->init());
   NS::Error* error = nullptr;
   resident_ = NS::TransferPtr(metal_->newResidencySet(descriptor.get(), &error));
-  if (!resident_) throw DeviceMissing("metal: no residency set: " + text_of(error));
 }
 
 uint32_t Gpu::cores() {
@@ -76,13 +77,17 @@ void* Gpu::allocate(size_t bytes, size_t alignment) {
               .bytes = bytes};
   if (!block.buffer) throw none("");
   const uint64_t begin = block.buffer->gpuAddress(), address = (begin + alignment - 1) / alignment * alignment;
+  if (begin == 0) throw std::runtime_error("metal: this GPU gives no addresses of its memory");
   block.offset = address - begin;
+  MTL::Buffer* const buffer = block.buffer.get();
   const std::lock_guard lock(mutex_);
+  if (!blocks_.emplace(address, std::move(block)).second) {
+    throw std::runtime_error("metal: this GPU gives two buffers one address");
+  }
   if (resident_) {
-    resident_->addAllocation(block.buffer.get());
+    resident_->addAllocation(buffer);
     resident_->commit();
   }
-  blocks_.emplace(address, std::move(block));
   return reinterpret_cast<void*>(address);
 }
 

@@ -27,6 +27,7 @@ struct Misuse : std::logic_error {
 struct System {
   int macos = 15;
   bool has_gpu = true;
+  long family = 1009;  // MTLGPUFamilyApple9, of an M3 and M4
   size_t threadgroup_bytes = 32768;
   size_t threads_per_threadgroup = 1024;  // that a pipeline allows
   size_t memory_bytes = size_t{8} << 30;

@@ -571,8 +571,11 @@ void add_device() {
            std::memcpy(buffer->host + Buffer::offset, bytes, length);
            return buffer;
          });
+  method(device, "respondsToSelector:", [](Object*, SEL, SEL) -> bool { return true; });
+  method(device, "supportsFamily:", [](Object*, SEL, NS::Integer family) -> bool { return family <= system().family; });
   method(device, "newResidencySetWithDescriptor:error:",
          [](Object*, SEL message, ResidencySetDescriptor*, Object** error) -> Object* {
+           if (system().family < MTL::GPUFamilyApple6) misused("a residency set on a GPU that has none");
            return fails(message, error) ? nullptr : new ResidencySet;
          });
   method(device, "newLibraryWithSource:options:error:",
@@ -737,6 +740,13 @@ void add_commands() {
       self->queue->run_until(self);
     }
     return self->status;
+  });
+  method(buffer, "waitUntilCompleted", [](CommandBuffer* self, SEL) {
+    if (self->status < MTL::CommandBufferStatusCommitted) misused("a wait for a command buffer without commit");
+    if (self->status >= MTL::CommandBufferStatusCompleted) return;
+    if (!system().ends) misused("a wait for a command buffer that does not end");
+    const std::lock_guard lock(self->queue->mutex);
+    self->queue->run_until(self);
   });
   method(buffer, "error", [](CommandBuffer* self, SEL) -> Object* { return self->error.get(); });
   method(buffer, "GPUStartTime", [](CommandBuffer* self, SEL) -> double {
