@@ -167,9 +167,18 @@ class MetalDevice : public Device {
     Stopwatch stopwatch;
     const auto descriptor = describe(program, binary.run_time, binary.key);
     binary.times.front_end_s = stopwatch.lap();
-    // An archive has the machine code of one set of function constants.
-    if (binary.run_time.begin() == binary.run_time.end()) program.archive = archive_of(*descriptor.get(), binary.key);
+    // An archive has the machine code of one set of function constants. Some virtual GPUs make none; load() then
+    // compiles again. If the kernel is wrong, pipeline_of() says so.
+    std::string no_archive;
+    if (binary.run_time.begin() == binary.run_time.end()) {
+      try {
+        program.archive = archive_of(*descriptor.get(), binary.key);
+      } catch (const CompileError& error) {
+        no_archive = error.log();
+      }
+    }
     const auto pipeline = pipeline_of(*descriptor.get(), binary.key);
+    if (!no_archive.empty()) spdlog::warn("{}: Metal makes no archive: {}", binary.key, no_archive);
     binary.times.code_generation_s = stopwatch.lap();
     binary.threadgroup_bytes = static_cast<int64_t>(pipeline->staticThreadgroupMemoryLength());
     binary.code = program.code();
@@ -182,8 +191,9 @@ class MetalDevice : public Device {
     const Program program = Program::of(binary.code);
     const auto descriptor = describe(program, binary.run_time, entry);
     Owned<MTL::ComputePipelineState> pipeline;
+    const TemporaryFolder folder;  // Metal may read the archive's file when it makes the pipeline
     if (!program.archive.empty()) {
-      const auto archive = open_archive(program.archive, entry);
+      const auto archive = open_archive(folder, program.archive, entry);
       const NS::Object* const one = archive.get();
       descriptor->setBinaryArchives(NS::Array::array(&one, 1));
       NS::Error* error = nullptr;
@@ -340,8 +350,8 @@ class MetalDevice : public Device {
     return std::move(*content);
   }
 
-  Owned<MTL::BinaryArchive> open_archive(const std::string& content, const std::string& key) {
-    const TemporaryFolder folder;
+  Owned<MTL::BinaryArchive> open_archive(const TemporaryFolder& folder, const std::string& content,
+                                         const std::string& key) {
     if (!PendingFile(folder.path() / "archive.metallib").write(content)) {
       throw CompileError(key, "no room for a temporary file");
     }
@@ -394,7 +404,8 @@ class MetalDevice : public Device {
     void put(const CommandEncoder::Dispatch& dispatch) {
       const auto& kernel = static_cast<const MetalKernel&>(*dispatch.kernel);
       const DeviceInfo& info = device_.info_;
-      const size_t bytes = kernel.pipeline->staticThreadgroupMemoryLength() + dispatch.threadgroup_bytes;
+      const size_t bytes =
+          kernel.pipeline->staticThreadgroupMemoryLength() + metal_threadgroup_bytes(dispatch.threadgroup_bytes);
       if (bytes > device_.most_threadgroup_bytes_) {
         throw OutOfMemory(fmt::format("{} takes {} bytes of threadgroup memory; {} has {}", kernel.name, bytes,
                                       info.spec, device_.most_threadgroup_bytes_),
@@ -516,7 +527,12 @@ class MetalDevice : public Device {
       const NS::Integer code = error ? error->code() : 0;
       if (code == MTL::CommandBufferErrorOutOfMemory) throw OutOfMemory(what, 0);
       device_.lost_ = true;  // Metal ignores what a process submits after a fault
-      if (code == MTL::CommandBufferErrorTimeout) throw DeviceTimeout(what);
+      // The watchdog of a Mac with a display ends kernels with a code that MTLCommandBufferError lacks.
+      constexpr NS::Integer impacting_interactivity = 14;
+      if (code == MTL::CommandBufferErrorTimeout || code == impacting_interactivity ||
+          why.find("ImpactingInteractivity") != why.npos) {
+        throw DeviceTimeout(what);
+      }
       throw DeviceFault(what);
     }
 

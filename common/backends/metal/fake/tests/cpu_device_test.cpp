@@ -154,6 +154,15 @@ TEST_F(MetalHostTest, OlderSystemsNameAllMemoryToEachEncoder) {
   EXPECT_EQ(added(*made(source("add")), 70, 2), std::vector<float>(70, 4.0f));
 }
 
+TEST_F(MetalHostTest, GpusThatMakeNoArchivesCompileAgain) {
+  for (const char* fails : {"newBinaryArchiveWithDescriptor:error:", "addComputePipelineFunctionsWithDescriptor:error:",
+                            "serializeToURL:error:"}) {
+    fake::system().fails = {fails};
+    open();
+    EXPECT_EQ(added(*made(source("add")), 70, 2), std::vector<float>(70, 4.0f)) << fails;
+  }
+}
+
 TEST_F(MetalHostTest, GpusWithoutResidencySetsNameAllMemoryToEachEncoder) {
   fake::system().family = 1005;  // MTLGPUFamilyApple5, of GitHub's virtual machines
   open();
@@ -312,9 +321,6 @@ TEST_F(MetalHostTest, EachErrorAtTheStartIsOneLine) {
         {"newLibraryWithSource:options:error:", "newLibraryWithSource:options:error: fails"},
         {"newFunctionWithName:constantValues:error:", "no function probe"},
         {"newComputePipelineStateWithDescriptor:options:reflection:error:", "reflection:error: fails"},
-        {"newBinaryArchiveWithDescriptor:error:", "newBinaryArchiveWithDescriptor:error: fails"},
-        {"addComputePipelineFunctionsWithDescriptor:error:", "addComputePipelineFunctionsWithDescriptor:error: fails"},
-        {"serializeToURL:error:", "serializeToURL:error: fails"},
         {"newBufferWithLength:options:", "no room"},
         {"commandBuffer", "no further command buffer"},
         {"computeCommandEncoder", "no further commands"},
@@ -352,13 +358,15 @@ TEST_F(MetalHostTest, EachErrorOfALaunchIsOneLine) {
   expect_error<DeviceLost>([&] { run(32, add_bytes, out.data()); }, {"lost"});
 }
 
-TEST_F(MetalHostTest, TheSystemsLimitOfTimeIsATimeout) {
-  open();
-  CommandEncoder encoder;
-  const auto add = made(source("add"));
-  encoder.dispatch(*add, {1}, 32, add_bytes, AddParams{nullptr, 0});
-  fake::system().error = 2;
-  expect_error<DeviceTimeout>([&] { device->submit(encoder); }, {"metal: the command buffer fails in add"});
+TEST_F(MetalHostTest, TheSystemsLimitsOfTimeAreTimeouts) {
+  for (const long code : {2, 14}) {  // 14: of the watchdog
+    open();
+    const auto add = made(source("add"));
+    CommandEncoder encoder;
+    encoder.dispatch(*add, {1}, 32, 128, AddParams{nullptr, 0});
+    fake::system().error = code;
+    expect_error<DeviceTimeout>([&] { device->submit(encoder); }, {"metal: the command buffer fails in add"});
+  }
 }
 
 TEST_F(MetalHostTest, KernelsTouchResidentMemoryOnly) {
