@@ -191,9 +191,9 @@ class MetalDevice : public Device {
     const Program program = Program::of(binary.code);
     const auto descriptor = describe(program, binary.run_time, entry);
     Owned<MTL::ComputePipelineState> pipeline;
-    const TemporaryFolder folder;  // Metal may read the archive's file when it makes the pipeline
+    std::optional<TemporaryFolder> folder;  // of the archive's file, which Metal may read when it makes the pipeline
     if (!program.archive.empty()) {
-      const auto archive = open_archive(folder, program.archive, entry);
+      const auto archive = open_archive(folder.emplace(), program.archive, entry);
       const NS::Object* const one = archive.get();
       descriptor->setBinaryArchives(NS::Array::array(&one, 1));
       NS::Error* error = nullptr;
