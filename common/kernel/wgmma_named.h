@@ -151,6 +151,12 @@ DEVICE bool finite_pairs(unsigned a, unsigned b) {
 template <int TYPE, int N>
 struct Mma;
 
+// The high word of the descriptors of operands B that are not narrow. A kernel may define the macro before it includes
+// this file, if groups of eight rows of B do not lie 1024 bytes apart.
+#ifndef B_HIGH_WORDS
+#define B_HIGH_WORDS operand_high
+#endif
+
 // `shared`: s = A B, or s += A B with `add`; A and B are K major in shared memory. `narrow`: s = A B; A's fragment is
 // in registers, B is a narrow operand. `registers`: o = A B, or o += A B with `add`; A's fragment is in registers, B is
 // MN major in shared memory.
@@ -160,10 +166,10 @@ struct Mma;
     static DEVICE void shared(unsigned a, unsigned b, int add) {                 \
       asm volatile(                                                              \
           "{.reg .pred add; .reg .b64 a, b;\n"                                   \
-          "setp.ne.b32 add, %2, 0; mov.b64 a, {%0, %3}; mov.b64 b, {%1, %3};\n"  \
+          "setp.ne.b32 add, %2, 0; mov.b64 a, {%0, %3}; mov.b64 b, {%1, %4};\n"  \
           "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME        \
           " {" LIST("s") "}, a, b, add, 1, 1, 0, 0;}" ::"r"(a),                  \
-          "r"(b), "r"(add), "n"(operand_high));                                  \
+          "r"(b), "r"(add), "n"(operand_high), "n"(B_HIGH_WORDS));               \
     }                                                                            \
     static DEVICE void narrow(const unsigned (&a)[4], unsigned b) {              \
       asm volatile(                                                              \
@@ -179,7 +185,7 @@ struct Mma;
           "setp.ne.b32 add, %5, 0; mov.b64 b, {%4, %6};\n"                       \
           "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME        \
           " {" LIST("o") "}, {%0, %1, %2, %3}, b, add, 1, 1, 1;}" ::"r"(a[0]),   \
-          "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add), "n"(operand_high)); \
+          "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add), "n"(B_HIGH_WORDS)); \
     }                                                                            \
   };
 #define MMA_OF_TYPES(N, LIST) \

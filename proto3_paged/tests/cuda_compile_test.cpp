@@ -148,8 +148,10 @@ TEST_F(PagedCudaCompileTest, BrokenKernelsCompileToOtherCode) {
     });
   }
   for (const test::PagedMutation& mutation : test::prefill_mutations(true)) {
-    expect_other_code(mutation,
-                      [] { return prefill_plan(appending(compiled_prefill(64, 16), 64), test::hopper(), 1, 1); });
+    const int64_t head_dim = mutation.axes.empty() ? 64 : 128;
+    expect_other_code(mutation, [=] {
+      return prefill_plan(appending(compiled_prefill(head_dim, 16), head_dim), test::hopper(), 1, 1);
+    });
   }
 }
 

@@ -236,8 +236,16 @@ inline std::vector<PagedMutation> prefill_mutations(bool cuda) {
   mutations.push_back({"does not reset the counters", before, cuda ? "gridDim.z;" : "group.count[2];",
                        cuda ? "gridDim.z + 1;" : "group.count[2] + 1;"});
   if (cuda) {
-    mutations.push_back({"takes the pages of lane 0 for each lane", wgmma, "__shfl_sync(~0u, place.batch, box)",
-                         "__shfl_sync(~0u, place.batch, 0)"});
+    mutations.push_back(
+        {"takes the first page of a block for all its pages", wgmma, "first = key + lane * BOX_KEYS;", "first = key;"});
+    mutations.push_back({"takes the pages of the block before", wgmma, "place = next;",
+                         "place = find_box(tile, p.attention, begin_of(max(key - BLOCK_C, 0)));"});
+    mutations.push_back({"takes the next page's first group for the page", wgmma, "place.batch * page_groups)",
+                         "place.batch * page_groups + 1)", "head_dim=128"});
+    mutations.push_back({"takes the wrong panel of a group", wgmma, "(GROUPED ? 8 : BLOCK_C) * PANEL_ROW_BYTES",
+                         "(GROUPED ? 0 : BLOCK_C) * PANEL_ROW_BYTES", "head_dim=128"});
+    mutations.push_back({"clears values of keys that exist", wgmma, "/ 8 * (KV_GROUP_BYTES - 8 * PANEL_ROW_BYTES)",
+                         "/ 8 * 0", "head_dim=128"});
   }
   return mutations;
 }

@@ -2,13 +2,13 @@
 //
 // A threadgroup has one producer warpgroup and CONSUMERS = BLOCK_R / 64 consumer warpgroups. The grid is persistent:
 // each multiprocessor runs up to THREADGROUPS threadgroups (1 or 2) until no tile is left. A tile is BLOCK_R query rows
-// of one head. One thread of the producer issues the tensor copies (if K and V lie on pages shorter than a block, three
-// warps issue the copies). Another thread of the producer hands out tiles. Each consumer computes 64 rows of a tile. K
-// and V pass through STAGES buffers of BLOCK_C keys each; the buffers of K and the buffers of V have barriers of their
-// own. A consumer issues Q K^T of a block and then P V of the previous block, and does the softmax of the block while P
-// V runs (Shah et al. 2024, FlashAttention-3, algorithm 2). With PING_PONG consumers take turns: one multiplies while
-// another does the softmax (section 3.1 of the paper). A tile walks its blocks from the last key to the first. With a
-// causal mask, the blocks that need the mask thus come first.
+// of one head. One thread of the producer issues the tensor copies. (If K and V lie on pages shorter than a block, each
+// page is copied by a lane of its own, of three warps.) Another thread of the producer hands out tiles. Each consumer
+// computes 64 rows of a tile. K and V pass through STAGES buffers of BLOCK_C keys each; the buffers of K and the
+// buffers of V have barriers of their own. A consumer issues Q K^T of a block and then P V of the previous block, and
+// does the softmax of the block while P V runs (Shah et al. 2024, FlashAttention-3, algorithm 2). With PING_PONG
+// consumers take turns: one multiplies while another does the softmax (section 3.1 of the paper). A tile walks its
+// blocks from the last key to the first. With a causal mask, the blocks that need the mask thus come first.
 //
 // The host makes a list of the tiles. Threadgroup i begins with tile i. The other tiles are handed out in the order of
 // the list, by an atomic counter.
@@ -33,7 +33,7 @@
 //   producer                                       consumer c
 //   ---------------------------------              --------------------------------------------------------------------
 //   [last] arrive tile_empty
-//   pages hook: place_of_key()
+//   pages hook: find_box() of b - 1
 //   wait k_empty[i] <-------------------------.
 //   arrive k_full[i]                          |
 //   copy K of b -> k_full[i] -----------------|--> [not end] wait k_full[i]
@@ -42,7 +42,7 @@
 //     wait q_empty[c] <--------------------.  |    [not end] SCORE_AHEAD: read_ahead()
 //     arrive q_full[c]                     |  |
 //     copy Q of c -> q_full[c] ------------|--|--> before [first]: wait q_full[c], in run()
-//   pages hook: place_of_key()             |  |
+//                                          |  |
 //   wait v_empty[i] <-------------------.  |  |
 //   arrive v_full[i]                    |  |  |
 //   copy V of b -> v_full[i] -----------|--|--|--> [not first] wait v_full[j]

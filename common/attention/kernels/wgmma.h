@@ -22,7 +22,8 @@ struct WgmmaTile {
 /// rows by OUT_PANELS panels; there is a map of O only if OUT_PANELS > 0. If 64 does not divide head_dim, columns
 /// beyond head_dim must be read as zero: the tensor then has one panel of head_dim columns, and a box has one panel.
 /// With a pages hook, the hook gives the coordinates row, head and batch of a box of K or V. If PAGE_KEYS is less than
-/// BLOCK_C, a box of K or V has PAGE_KEYS rows and one panel.
+/// BLOCK_C, a box of K or V has PAGE_KEYS rows and one panel; but if rows have several whole panels, it has all panels,
+/// in the order of GroupedMap.
 struct WgmmaParams {
   TensorMap q, k, v, o;
   AttentionParams attention;
@@ -37,6 +38,7 @@ struct WgmmaParams {
   /// tile. The first `sixteens_before` groups of a head lie before its first row, because a tile may begin there.
   int* next_kept;
   int sixteens, sixteens_before;
+  int k_page_groups, v_page_groups;  // with boxes of all panels of a page: GroupedMap::page_groups
 };
 
 /// How many panels of 64 columns a row has.

@@ -247,6 +247,23 @@ TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
   }
 }
 
+// Rows of several panels of 64 columns. With unused elements between the pages, pages lie no whole number of groups of
+// eight rows apart (common/backends/cuda/tensor_map.h).
+TEST_P(HooksTest, PagesOfLongRowsGiveTheSameBits) {
+  if (GetParam() != "wgmma") GTEST_SKIP() << "other kernels read row by row";
+  for (const int64_t head_dim : {128, 192}) {
+    for (const int64_t apart : {0, 8}) {
+      for (const int64_t page_keys : {8, 16}) {
+        Tested setup = tested(GetParam(), 75, 141, apart == 0);
+        setup.config.shape.head_dim = head_dim;
+        setup.apart = apart;
+        EXPECT_EQ(pages_difference(GetParam(), setup, page_keys), "")
+            << page_keys << " " << apart << " " << describe(GetParam(), setup.config);
+      }
+    }
+  }
+}
+
 /// Returns a keys hook that ends each sequence's keys at the sequence's length. The lengths follow the table of pages,
 /// which has table_size numbers. For a length below 0 or above kv_len the hook returns -1 as the end.
 Includes lengths_hook(size_t table_size) {

@@ -239,19 +239,27 @@ class CudaFlash : public FlashOperation {
       const AttentionShape& shape = config.shape;
       const int64_t panels = wgmma_panels(shape.head_dim), dim = shape.head_dim;
       const DType in = config.dtype;
-      const auto keys = [&](const void* base, const TensorStrides& strides) {
+      const auto keys = [&](const void* base, const TensorStrides& strides) -> GroupedMap {
         if (config.page_size == 0) {
-          return panel_map(base, in, dim, shape.batch, shape.kv_heads, shape.kv_len, strides, config.block_c, panels);
+          return {panel_map(base, in, dim, shape.batch, shape.kv_heads, shape.kv_len, strides, config.block_c, panels),
+                  0};
         }
         const int64_t rows = std::min(config.page_size, config.block_c);
-        return panel_map(base, in, dim, config.pool_pages, shape.kv_heads, config.page_size, strides, rows,
-                         rows < config.block_c ? 1 : panels);
+        if (rows < config.block_c && panels > 1 && dim % 64 == 0) {
+          return grouped_map(base, in, dim, config.pool_pages, shape.kv_heads, rows, strides);
+        }
+        return {panel_map(base, in, dim, config.pool_pages, shape.kv_heads, config.page_size, strides, rows,
+                          rows < config.block_c ? 1 : panels),
+                0};
       };
+      const GroupedMap k = keys(params.k, params.k_strides), v = keys(params.v, params.v_strides);
       WgmmaParams wgmma{};
       wgmma.attention = params;
       wgmma.q = panel_map(params.q, in, dim, shape.batch, shape.q_heads, shape.q_len, params.q_strides, 64, panels);
-      wgmma.k = keys(params.k, params.k_strides);
-      wgmma.v = keys(params.v, params.v_strides);
+      wgmma.k = k.map;
+      wgmma.v = v.map;
+      wgmma.k_page_groups = k.page_groups;
+      wgmma.v_page_groups = v.page_groups;
       if (const int64_t out = launch.source.constants.at("OUT_PANELS"); out > 0) {
         wgmma.o = panel_map(params.o, config.out_dtype, dim, shape.batch, shape.q_heads, shape.q_len, params.o_strides,
                             64, out);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "common/base/error.h"
@@ -124,6 +125,27 @@ TensorMap panel_map(const void* base, DType dtype, int64_t head_dim, int64_t bat
        .strides_bytes = {bytes(strides.row), bytes(panel_columns), bytes(strides.head), bytes(strides.batch)},
        .box = {panel_columns, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(whole ? box_panels : 1), 1, 1},
        .swizzle = Swizzle::bytes_128});
+}
+
+GroupedMap grouped_map(const void* base, DType dtype, int64_t head_dim, int64_t pages, int64_t heads, int64_t page_rows,
+                       const TensorStrides& strides) {
+  constexpr int64_t panel_columns = 64, group_rows = 8;
+  const int64_t panels = head_dim / panel_columns, group = group_rows * strides.row;
+  const int64_t apart = group > 0 && strides.batch % group == 0 ? strides.batch / group : 0;
+  if (apart * group_rows < page_rows || pages * apart > std::numeric_limits<int>::max()) {
+    return {panel_map(base, dtype, head_dim, pages, heads, page_rows, strides, group_rows, panels), 0};
+  }
+  const auto bytes = [](int64_t elements) { return static_cast<uint64_t>(elements) * sizeof(uint16_t); };
+  return {
+      make_tensor_map({.base = base,
+                       .element = static_cast<ElementType>(element_type(dtype)),
+                       .dims = {panel_columns, group_rows, static_cast<uint64_t>(panels), static_cast<uint64_t>(heads),
+                                static_cast<uint64_t>(pages * apart)},
+                       .strides_bytes = {bytes(strides.row), bytes(panel_columns), bytes(strides.head), bytes(group)},
+                       .box = {panel_columns, group_rows, static_cast<uint32_t>(panels), 1,
+                               static_cast<uint32_t>(page_rows / group_rows)},
+                       .swizzle = Swizzle::bytes_128}),
+      static_cast<int>(apart)};
 }
 
 }  // namespace attn

@@ -64,4 +64,18 @@ TensorMap make_tensor_map(const TensorMapLayout& layout);
 TensorMap panel_map(const void* base, DType dtype, int64_t head_dim, int64_t batch, int64_t heads, int64_t rows,
                     const TensorStrides& strides, int64_t box_rows, int64_t box_panels);
 
+/// A map whose boxes lie in shared memory as groups of eight rows, each with all its panels of 64 columns: [group]
+/// [panel][8][64].
+struct GroupedMap {
+  TensorMap map;
+  /// If pages lie a whole number of groups apart, this number; a box has all rows of a page. The dimensions are then
+  /// column, row of the group, panel, head, group, and page i begins at group i * page_groups. Else 0; a box has eight
+  /// rows, and the dimensions are those of panel_map().
+  int page_groups;
+};
+/// Returns a map of `pages` pages of `heads` * `page_rows` rows of 16-bit elements. head_dim is a multiple of 64,
+/// page_rows a multiple of 8. strides.batch is the stride of a page.
+GroupedMap grouped_map(const void* base, DType dtype, int64_t head_dim, int64_t pages, int64_t heads, int64_t page_rows,
+                       const TensorStrides& strides);
+
 }  // namespace attn

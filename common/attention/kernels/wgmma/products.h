@@ -2,6 +2,7 @@
 #pragma once
 
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
+#define B_HIGH_WORDS (KV_GROUP_BYTES / 16 | 1u << 30)
 #include "common/attention/kernels/wgmma/warpgroup.h"
 #include "common/kernel/base2.h"
 #include "common/kernel/wgmma_named.h"
@@ -69,8 +70,10 @@ struct Products : Warpgroup {
   DEVICE void clear_values(int stage, int first) {
     for (int unit = thread; unit < (BLOCK_C - first) * PANELS * 8; unit += WARPGROUP) {
       const int of_panel = unit % ((BLOCK_C - first) * 8), panel = unit / ((BLOCK_C - first) * 8);
-      *reinterpret_cast<uint4*>(memory + layout.v + stage * KV_BYTES + panel * KV_PANEL_BYTES +
-                                first * PANEL_ROW_BYTES + of_panel * 16) = uint4{};
+      unsigned char* at =
+          memory + layout.v + stage * KV_BYTES + panel * KV_PANEL_BYTES + first * PANEL_ROW_BYTES + of_panel * 16;
+      if constexpr (GROUPED) at += (first + of_panel / 8) / 8 * (KV_GROUP_BYTES - 8 * PANEL_ROW_BYTES);
+      *reinterpret_cast<uint4*>(at) = uint4{};
     }
     fence_stores();
     sync_consumer();
@@ -103,7 +106,7 @@ struct Products : Warpgroup {
     const unsigned v = operand(memory + layout.v + stage * KV_BYTES, KV_PANEL_BYTES);
     mma_fence();
     UNROLL for (int step = 0; step < BLOCK_C / 16; ++step) {
-      Mma_O::registers(weights + 4 * step, v + step * 16 * PANEL_ROW_BYTES / 16, step > 0 || !first_block);
+      Mma_O::registers(weights + 4 * step, v + step * 2 * KV_GROUP_BYTES / 16, step > 0 || !first_block);
     }
     mma_commit();
   }

@@ -27,7 +27,6 @@ constexpr int PANELS = layout.panels;
 constexpr bool WHOLE_PANELS = HEAD_DIM % PANEL_COLUMNS == 0;
 constexpr int COPY_PANELS = WHOLE_PANELS ? PANELS : 1, STORE_PANELS = WHOLE_PANELS ? OUT_PANELS : 1;  // panels of a box
 constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // a panel of one consumer's rows
-constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
 static_assert(ROTATE_LEAVES_KEYS, "tensor copies bring K as it is");
 static_assert(!PING_PONG || CONSUMERS > 1);
@@ -40,12 +39,18 @@ constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
 constexpr bool ONE_ROUNDING = FOLD || SCORE_IS_BOUNDED;
 static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
 static_assert(!KEYS_END_EARLY || MASK_IS_NONE, "the last block's number is not known");
-// Keys of a box of K or V: a block, or a page if a page is shorter. One thread takes about 110 cycles to issue a box.
-// So if a block has several boxes, each of three warps issues every third box.
+// Keys of a box of K or V: a block, or a page if a page is shorter. If a block has several boxes, each of three warps
+// issues every third box, and each box is issued by a lane of its own.
 constexpr int BOX_KEYS = !PAGES_ARE_DEFAULT && PAGE_KEYS < BLOCK_C ? PAGE_KEYS : BLOCK_C;
 constexpr int BOXES = BLOCK_C / BOX_KEYS;
 static_assert(PAGES_ARE_DEFAULT || (BLOCK_C % BOX_KEYS == 0 && PAGE_KEYS % BOX_KEYS == 0 && BOX_KEYS % 8 == 0));
 constexpr int PRODUCERS = BOXES > 1 ? 3 : 1;
+// Where rows of a block of K or V lie in threadgroup memory: how far apart are panels, and groups of eight rows of a
+// panel. If a block has several boxes, and a row several whole panels, a box has all panels. Then a group's panels lie
+// next to each other.
+constexpr bool GROUPED = BOXES > 1 && PANELS > 1 && WHOLE_PANELS;
+constexpr int KV_PANEL_BYTES = (GROUPED ? 8 : BLOCK_C) * PANEL_ROW_BYTES;
+constexpr int KV_GROUP_BYTES = (GROUPED ? PANELS : 1) * 8 * PANEL_ROW_BYTES;
 using Params = ParamsWithLists<MASK_LISTS, WgmmaParams>::type;
 
 extern __shared__ __align__(1024) unsigned char memory[];
