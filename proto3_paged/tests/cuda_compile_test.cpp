@@ -147,6 +147,10 @@ TEST_F(PagedCudaCompileTest, BrokenKernelsCompileToOtherCode) {
       return decode_plan(wide, test::hopper(), 1024);
     });
   }
+  wide.cache_dtype = e4m3;
+  for (const test::PagedMutation& mutation : test::wide_scale_mutations()) {
+    expect_other_code(mutation, [&] { return decode_plan(wide, test::hopper(), 1024); });
+  }
   for (const test::PagedMutation& mutation : test::prefill_mutations(true)) {
     const int64_t head_dim = mutation.axes.empty() ? 64 : 128;
     expect_other_code(mutation, [=] {
@@ -160,7 +164,7 @@ TEST(PagedMutationsTest, TextsAreInTheSources) {
   for (const bool cuda : {false, true}) {
     for (const auto& list : {test::decode_mutations(cuda), test::wide_mutations(), test::append_mutations(cuda),
                              test::prefill_mutations(cuda), test::cascade_mutations(cuda), test::scale_mutations(cuda),
-                             test::expansion_mutations(cuda)}) {
+                             test::wide_scale_mutations(), test::expansion_mutations(cuda)}) {
       test::expect_texts_in_sources(list, [](const test::PagedMutation& mutation) { return mutation.file; });
     }
   }

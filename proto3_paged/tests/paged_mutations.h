@@ -133,6 +133,29 @@ inline std::vector<PagedMutation> wide_mutations() {
       {"writes no token", file, "if (here.tile != 0) continue;", "continue;", appends}};
 }
 
+/// Mutations of what the kernel `decode_wgmma` does with caches of 8 bits.
+inline std::vector<PagedMutation> wide_scale_mutations() {
+  const std::string file = "common/paged/kernels/decode_wgmma.cuda.cu";
+  return {{"takes the scale of the neighbouring page", file, "(of.page) * p.decode.kv_heads + of.kv_head;",
+           "(of.page > 0 ? of.page - 1 : 1) * p.decode.kv_heads + of.kv_head;"},
+          {"takes the scale of the neighbouring head", file, "(of.page) * p.decode.kv_heads + of.kv_head;",
+           "(of.page) * p.decode.kv_heads + 1 - of.kv_head;"},
+          {"takes K's scale for V", file, "__ldg(cache.v_scales + at)", "__ldg(cache.k_scales + at)"},
+          {"takes V's scale for K", file, "__ldg(cache.k_scales + at)", "__ldg(cache.v_scales + at)"},
+          {"takes the first box's scale in K for all boxes", file, "k_scales[i / 4 * 8 / BOX_KEYS]", "k_scales[0]"},
+          {"takes the first box's scale in V for all boxes", file, "v_scales[i / 4 * 8 / BOX_KEYS]", "v_scales[0]"},
+          {"leaves out the power of 2 by which Q was divided", file, "factor *= q_scale[i / 2 % 2];", ""},
+          {"takes the scales of the block before", file, "int entry = 0;         // BYTES",
+           "int entry = SCALE_ENTRIES - 1;  // BYTES"},
+          {"takes the first page of a block for all its pages", file,
+           "place.block) * BLOCK_C + box * BOX_KEYS;\n    if (key >= place.keys || unit >= UNITS) return found;",
+           "place.block) * BLOCK_C;\n    if (key >= place.keys || unit >= UNITS) return found;"},
+          {"stores the halves of units in the wrong order", file, "store_half(to, row, 2 * at + second,",
+           "store_half(to, row, 2 * at + !second,"},
+          {"does not convert the last units of a block", file, "if (unit >= units) break;",
+           "if (unit >= units - 1) break;"}};
+}
+
 /// Mutations of the kernel that joins the rows of a shared prefix and of a sequence's own keys.
 inline std::vector<PagedMutation> cascade_mutations(bool cuda) {
   const std::string file = std::string("common/paged/kernels/merge") + (cuda ? ".cuda.cu" : ".cpu.cpp");

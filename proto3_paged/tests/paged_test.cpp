@@ -61,6 +61,11 @@ std::vector<Agreement> agreements(bool some) {
         fused_axes + "dtype=f16 out_dtype=f32"}},
       {"CachesOf8Bits", 1,
        types + "cache_dtype=e4m3,int8 page_size=0,1,16,24,256 q_heads=2,8,10 kv_len=1,17,64,129 page_order=random"},
+      {"ManyRowsOfCachesOf8Bits",
+       23,
+       "q_heads=18 q_len=2,9,16 head_dim=16,64,80,128,192,256 page_size=0,8,16,64,256 cache_dtype=e4m3,int8 "
+       "page_order=random kv_len=300 workers=0,7",
+       {"dtype=f16 out_dtype=f32", "dtype=bf16", "dtype=bf16 soft_cap=2 window_left=37 alibi=1 sinks=1"}},
       {"CachesOf8BitsOfEveryDimension", 1, "cache_dtype=e4m3,int8 head_dim=8,16,24,72,96,128,256 workers=1,7 q_len=3"},
       {"NewTokens", 17, "page_size=0,1,16,24,256 q_len=1,3,16 q_heads=2,6,16", {fused_axes, chain_axes}},
       {"NewTokensOfEveryTypeAndDimension",
@@ -204,6 +209,7 @@ TEST_F(PagedTest, GarbageReachesTheRowsThatSeeIt) {
                         {seen + "dtype=bf16", {1e36, infinity, nan_value}},
                         {"cache_dtype=e4m3 q_len=3 head_dim=64,128," + odd, {nan_value, -nan_value}},
                         {"q_len=9 q_heads=18 workers=0,7 head_dim=64,128 kv_len=258", {1e36, infinity, nan_value}},
+                        {"cache_dtype=e4m3 q_len=9 q_heads=18 head_dim=128", {nan_value, -nan_value}},
                         {fused_axes + "q_len=3 workers=5", {infinity, nan_value}, true},
                         {chain_axes + "q_len=3 workers=5", {infinity, nan_value}, true},
                         {cascade_axes, {infinity, nan_value, 1e30}},
@@ -227,8 +233,8 @@ TEST_F(PagedTest, GarbageReachesTheRowsThatSeeIt) {
 
 // e4m3 has a NaN, int8 has none. The scale of a page may be NaN with both.
 TEST_F(PagedTest, NaNInAScaleReachesTheRowsThatSeeIt) {
-  for (const std::string& axes :
-       {std::string("head_dim=64,128,") + (on_cuda ? "48" : "24"), prefill_axes + "dtype=f16"}) {
+  for (const std::string& axes : {std::string("head_dim=64,128,") + (on_cuda ? "48" : "24"),
+                                  std::string("q_heads=18 q_len=9 head_dim=128"), prefill_axes + "dtype=f16"}) {
     for (const PagedConfig& config : paged_configs(axes + " cache_dtype=e4m3,int8")) {
       for (const bool in_v : {false, true}) {
         const auto inputs = std::make_shared<PagedInputs>(device(), config, 7);
@@ -511,6 +517,14 @@ TEST_F(PagedTest, BrokenWideKernelsAreCaught) {
   if (!on_cuda || !device().info().has("wgmma")) GTEST_SKIP() << "the kernel runs on Hopper";
   expect_all_caught(test::wide_mutations(), "kv_len=258 q_len=9 q_heads=32 head_dim=128 workers=23",
                     [](PagedConfig& config) { config.decode.shape.scale = 2; });
+}
+
+TEST_F(PagedTest, BrokenWideScalesAreCaught) {
+  if (!on_cuda || !device().info().has("wgmma")) GTEST_SKIP() << "the kernel runs on Hopper";
+  for (const char* type : {"cache_dtype=e4m3", "cache_dtype=int8"}) {
+    expect_all_caught(test::wide_scale_mutations(),
+                      std::string("kv_len=258 q_len=9 q_heads=32 head_dim=128 page_order=random ") + type);
+  }
 }
 
 TEST_F(PagedTest, BrokenModifiersAreCaught) { expect_all_caught(test::modifier_mutations(), "q_len=2"); }

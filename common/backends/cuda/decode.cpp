@@ -21,15 +21,18 @@ struct Share {
   int64_t stages, bytes, threadgroups;
 };
 
-// Whether the kernel `decode_wgmma` computes the launch "attend": on Hopper, rows of 16 bits over a cache of their
-// type, on pages that tensor copies can read. For few rows `decode` is as fast or faster (log.md).
+// Whether the kernel `decode_wgmma` computes the launch "attend": on Hopper, rows of 16 bits over a cache of their type
+// or of 8 bits, on pages that tensor copies can read. For few rows `decode` is as fast or faster (log.md).
 bool by_wgmma(const DecodeConfig& config, const DeviceInfo& device) {
-  const int64_t dim = config.shape.head_dim, least_rows = dim > 128 ? 1 : dim > 64 ? 17 : 65;
+  const bool bytes = has_scales(config.cache_dtype);
+  const int64_t dim = config.shape.head_dim;
+  const int64_t least_rows = bytes ? (dim > 128 ? 9 : 17) : dim > 128 ? 1 : dim > 64 ? 17 : 65;
   const int64_t page = config.page_size, block = config.block_c;
   const bool boxes = page == 0 || (page >= 8 && std::has_single_bit(static_cast<uint64_t>(page)) &&
                                    std::max(page, block) % std::min(page, block) == 0);
   return device.has("wgmma") && config.rows() >= least_rows && size_bytes(config.dtype) == 2 &&
-         config.cache_dtype == config.dtype && config.join_last && boxes && block % 16 == 0 && block <= 128;
+         (config.cache_dtype == config.dtype || (bytes && !config.appends && dim % 16 == 0)) && config.join_last &&
+         boxes && block % 16 == 0 && block <= 128;
 }
 
 class CudaDecode : public DecodeOperation {
@@ -105,14 +108,16 @@ class CudaDecode : public DecodeOperation {
       const int64_t dim = config.shape.head_dim, heads = config.shape.kv_heads, page = config.page_size;
       const int64_t rows = page == 0 ? config.block_c : std::min(page, config.block_c);
       const int64_t panels = rows < config.block_c ? 1 : (dim + 63) / 64;
-      if (page == 0) {
-        return panel_map(base, config.dtype, dim, config.shape.batch, heads, config.shape.kv_len, strides, rows,
-                         panels);
-      }
+      const auto map_of = [&](const void* tensor, int64_t batch, int64_t its_heads, int64_t keys,
+                              const TensorStrides& its_strides) {
+        return has_scales(config.cache_dtype)
+                   ? byte_map(tensor, dim, batch, its_heads, keys, its_strides, rows)
+                   : panel_map(tensor, config.dtype, dim, batch, its_heads, keys, its_strides, rows, panels);
+      };
+      if (page == 0) return map_of(base, config.shape.batch, heads, config.shape.kv_len, strides);
       // A map has at least one page. No page of a cache without pages is read.
-      return params.cache.pages == 0
-                 ? panel_map(params.q, config.dtype, dim, 1, 1, 1, {}, rows, panels)
-                 : panel_map(base, config.dtype, dim, params.cache.pages, heads, page, strides, rows, panels);
+      return params.cache.pages == 0 ? map_of(params.q, 1, 1, 1, {})
+                                     : map_of(base, params.cache.pages, heads, page, strides);
     };
     const DecodeWgmmaParams all{.k = map(params.cache.k, params.cache.k_strides),
                                 .v = map(params.cache.v, params.cache.v_strides),
@@ -123,16 +128,18 @@ class CudaDecode : public DecodeOperation {
  private:
   static constexpr uint32_t threads = 128;
 
-  // As many buffers as fit, at most 32.
+  // As many buffers as fit, at most 32, or 24 for a cache of 8 bits, which needs more barriers.
   DecodeWgmmaLayout wgmma_layout(const DecodeConfig& config, const DeviceInfo& device) const {
-    constexpr int most_slots = 32, static_bytes = 1024;
+    constexpr int static_bytes = 1024;
     const auto layout_with = [&](int slots) {
       return DecodeWgmmaLayout(static_cast<int>(config.shape.head_dim), static_cast<int>(tile_rows(config, device)),
-                               static_cast<int>(config.block_c), slots);
+                               static_cast<int>(config.block_c), slots,
+                               static_cast<int>(size_bytes(config.cache_dtype)));
     };
-    const DecodeWgmmaLayout least = layout_with(0);
-    const int64_t room = static_cast<int64_t>(device.threadgroup_memory_bytes) - least.bytes - static_bytes;
-    return layout_with(static_cast<int>(std::clamp<int64_t>(room / least.slot_bytes, 3, most_slots)));
+    const int64_t room = static_cast<int64_t>(device.threadgroup_memory_bytes) - static_bytes;
+    int slots = has_scales(config.cache_dtype) ? 24 : 32;
+    while (slots > 3 && layout_with(slots).bytes > room) --slots;
+    return layout_with(slots);
   }
 
   Share share(const DecodeConfig& config, const DeviceInfo& device) const {

@@ -127,6 +127,16 @@ TensorMap panel_map(const void* base, DType dtype, int64_t head_dim, int64_t bat
        .swizzle = Swizzle::bytes_128});
 }
 
+TensorMap byte_map(const void* base, int64_t head_dim, int64_t batch, int64_t heads, int64_t rows,
+                   const TensorStrides& strides, int64_t box_rows) {
+  const auto size = [](int64_t number) { return static_cast<uint64_t>(number); };
+  return make_tensor_map({.base = base,
+                          .element = F16,
+                          .dims = {size(head_dim / 2), size(rows), 1, size(heads), size(batch)},
+                          .strides_bytes = {size(strides.row), 16, size(strides.head), size(strides.batch)},
+                          .box = {static_cast<uint32_t>(head_dim / 2), static_cast<uint32_t>(box_rows), 1, 1, 1}});
+}
+
 GroupedMap grouped_map(const void* base, DType dtype, int64_t head_dim, int64_t pages, int64_t heads, int64_t page_rows,
                        const TensorStrides& strides) {
   constexpr int64_t panel_columns = 64, group_rows = 8;

@@ -64,6 +64,12 @@ TensorMap make_tensor_map(const TensorMapLayout& layout);
 TensorMap panel_map(const void* base, DType dtype, int64_t head_dim, int64_t batch, int64_t heads, int64_t rows,
                     const TensorStrides& strides, int64_t box_rows, int64_t box_panels);
 
+/// Returns the map of a tensor of `batch` * `heads` * `rows` rows of head_dim elements of 8 bits; head_dim is a
+/// multiple of 16. The dimensions of the map are those of panel_map(), with one panel of all columns, and a column is
+/// two elements. A box has box_rows whole rows, which are not swizzled. Strides are in elements.
+TensorMap byte_map(const void* base, int64_t head_dim, int64_t batch, int64_t heads, int64_t rows,
+                   const TensorStrides& strides, int64_t box_rows);
+
 /// A map whose boxes lie in shared memory as groups of eight rows, each with all its panels of 64 columns: [group]
 /// [panel][8][64].
 struct GroupedMap {

@@ -8,7 +8,8 @@
 /// The dimensions of a map are, innermost first, column, row, panel, head and batch. `row` counts the keys of a
 /// sequence or of a page, `batch` counts sequences or pages. A box of K or V has 64 columns. If a page is shorter than
 /// BLOCK_C keys, a box has the page's rows and one panel; else it has BLOCK_C rows and all panels. If 64 does not
-/// divide head_dim, the tensor has one panel of head_dim columns, and a box has one panel.
+/// divide head_dim, the tensor has one panel of head_dim columns, and a box has one panel. In the map of a cache of 8
+/// bits a column is two elements, and the tensor has one panel of all columns; a box has all columns.
 ///
 /// The counters DecodeParams::arrived are [3][batch, kv_heads, tiles]: for each tile how many of its workers have left
 /// their parts, how many of its rows have been taken by warps that join parts, and how many of its workers are done
@@ -18,17 +19,27 @@ struct DecodeWgmmaParams {
   FusedDecodeParams decode;  // without APPENDS its `tokens` are not read
 };
 
-/// Threadgroup memory in bytes: Q in panels of 64 columns of 16 bits, then `slots` blocks of K or V, then the barriers.
+/// Threadgroup memory in bytes: Q in panels of 64 columns of 16 bits; `slots` blocks of K or V, as they are copied; the
+/// barriers. With a cache of 8 bits: Q; `operand_slots` blocks of K or V in panels, converted to f16; `slots` blocks as
+/// they are copied, [keys][head_dim]; scales of the rows, and for each block that is under way, of its keys in K and V;
+/// the barriers.
 struct DecodeWgmmaLayout {
   static constexpr int barrier_bytes = 512;
 
-  int panels, q_bytes, slot_bytes, slots, barriers, bytes;
+  int panels, q_bytes, block_bytes;  // of a block in panels
+  int operand_slots, slots, slot_bytes, copies, scales, barriers, bytes;
 
-  constexpr DecodeWgmmaLayout(int head_dim, int rows, int block_c, int slot_count)
+  constexpr DecodeWgmmaLayout(int head_dim, int rows, int block_c, int slot_count, int bytes_of_kv)
       : panels((head_dim + 63) / 64),
         q_bytes(panels * rows * 128),
-        slot_bytes(panels * block_c * 128),
+        block_bytes(panels * block_c * 128),
+        operand_slots(bytes_of_kv > 1  ? 0
+                      : head_dim > 128 ? 3
+                                       : 4),
         slots(slot_count),
-        barriers(q_bytes + slots * slot_bytes),
+        slot_bytes(bytes_of_kv > 1 ? block_bytes : block_c * head_dim),
+        copies(q_bytes + operand_slots * block_bytes),
+        scales(copies + slots * slot_bytes),
+        barriers(scales + (bytes_of_kv > 1 ? 0 : 4 * rows + (slots + operand_slots) * block_c)),
         bytes(barriers + barrier_bytes) {}
 };

@@ -6,13 +6,14 @@
 #include "common/kernel/wgmma_named.h"
 #include "common/paged/kernels/decode/exact.h"
 #include "common/paged/kernels/decode/rows.h"
+#include "common/paged/kernels/decode_wgmma/bytes.h"
 #include "common/paged/kernels/decode_wgmma/new_tokens.h"
 #include "common/paged/kernels/decode_wgmma/setup.h"
 
 namespace {
 
-using Mma_S = Mma<IN_TYPE, BLOCK_C>;
-using Mma_O = Mma<IN_TYPE, DIM>;
+using Mma_S = Mma<OPERAND_TYPE, BLOCK_C>;
+using Mma_O = Mma<OPERAND_TYPE, DIM>;
 
 struct Consumer {
   const Params& p;
@@ -29,6 +30,8 @@ struct Consumer {
   bool grew;                         // whether outputs must be multiplied by alpha
   Row rows[2];
   int begin[2], end[2];  // keys that the rows see
+  float q_scale[2];      // SCALES_Q: by which the rows' scores are multiplied
+  int entry = 0;         // BYTES: of the block's scales
 
   DEVICE Consumer(const Params& params, int number, long long blocks)
       : p(params), index(number), blocks_of_line(blocks) {}
@@ -88,9 +91,42 @@ struct Consumer {
     }
   }
 
+  // Converts the consumer's rows of Q in threadgroup memory from bf16 to f16. Divides each row by the largest power of
+  // 2 that is not above the row's largest magnitude.
+  DEVICE void scale_queries() const {
+    constexpr int pairs = HEAD_DIM / 2, turns = (pairs + WARP - 1) / WARP;
+    unsigned char* const panels = memory + index * PANELS * Q_PANEL_BYTES;
+#pragma unroll 2
+    for (int i = 0; i < 64 * WARP / WARPGROUP; ++i) {
+      const int number = thread / WARP + i * (WARPGROUP / WARP);
+      unsigned mine[turns], largest = 0;
+      UNROLL for (int j = 0; j < turns; ++j) {
+        const int pair = lane + j * WARP;
+        mine[j] = 0;
+        if (pair < pairs) mine[j] = *reinterpret_cast<unsigned*>(element_at(panels, Q_PANEL_BYTES, number, pair * 2));
+        largest = max(largest, max(mine[j] & 0x7fff, mine[j] >> 16 & 0x7fff));
+      }
+      const unsigned exponent = min(max(__reduce_max_sync(~0u, largest) >> 7, 1u), 253u);
+      const float down = __uint_as_float((254 - exponent) << 23);
+      UNROLL for (int j = 0; j < turns; ++j) {
+        const int pair = lane + j * WARP;
+        const float low = __uint_as_float(mine[j] << 16), high = __uint_as_float(mine[j] & 0xffff0000u);
+        if (pair < pairs) {
+          *reinterpret_cast<unsigned*>(element_at(panels, Q_PANEL_BYTES, number, pair * 2)) =
+              pack<F16>(low * down, high * down);
+        }
+      }
+      if (lane == 0) scales_of_rows()[index * 64 + number] = __uint_as_float(exponent << 23);
+    }
+  }
+
   // Loads the consumer's rows of Q, and sets what belongs to the rows.
   DEVICE void begin_tile(const Place& here, bool first_tile) {
     load_queries(here, first_tile);
+    if constexpr (SCALES_Q) {
+      sync_consumer();
+      scale_queries();
+    }
     UNROLL for (int r = 0; r < 2; ++r) {
       shift[r] = lowest_score;
       sum[r] = 0;
@@ -101,6 +137,9 @@ struct Consumer {
     }
     fence_stores();
     sync_consumer();
+    if constexpr (SCALES_Q) {
+      UNROLL for (int r = 0; r < 2; ++r) q_scale[r] = scales_of_rows()[first_row + lane / 4 + 8 * r];
+    }
   }
 
   // Issues S = Q K^T, 16 columns of Q and K a step. If no block is left, this function still issues the first step, and
@@ -145,11 +184,19 @@ struct Consumer {
 
   DEVICE void finish_scores(const Place& here, int first_key) {
     read_s(s);
+    if constexpr (BYTES) {
+      const float* const k_scales = scales_of_block(entry);
+      UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
+        float factor = k_scales[i / 4 * 8 / BOX_KEYS];
+        if constexpr (SCALES_Q) factor *= q_scale[i / 2 % 2];
+        s[i] = __fmul_rn(s[i], FOLD ? factor * scale_log2 : factor);
+      }
+    }
     const bool masked =
         first_key + BLOCK_C > min(end[0], end[1]) || (!KEYS_BEGIN_AT_ZERO && first_key < max(begin[0], begin[1]));
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
       if constexpr (FOLD) {
-        s[i] = __fmul_rn(s[i], scale_log2);  // rounded, as the shift is, before the subtraction
+        if (!BYTES) s[i] = __fmul_rn(s[i], scale_log2);  // rounded, as the shift is, before the subtraction
       } else {
         const int r = i / 2 % 2, key = first_key + i / 4 * 8 + column + i % 2;
         s[i] =
@@ -165,11 +212,23 @@ struct Consumer {
   }
 
   // Turns scores into weights, in place, and adds the weights to the rows' sums (decode/softmax.h says when shifts are
-  // raised).
+  // raised). With a cache of 8 bits multiplies the weights by V's scales.
   DEVICE void softmax() {
-    constexpr float slack = FOLD ? 8 : 8 * ln_2;
-    float part[4] = {s[0], s[1], s[2], s[3]};
-    UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
+    constexpr float slack = FOLD ? 8 : 8 * ln_2, smallest_scale = 1e-30f;
+    const float* const v_scales = BYTES ? scales_of_block(entry) + BOXES : nullptr;
+    float part[4] = {-infinity(), -infinity(), -infinity(), -infinity()};
+    if constexpr (BYTES) {
+      UNROLL for (int box = 0; box < BOXES; ++box) {
+        constexpr int of_box = BOX_KEYS / 2;
+        const float scale = (FOLD ? 1 : ln_2) * __log2f(fmaxf(v_scales[box], smallest_scale));
+        float most[4] = {s[box * of_box], s[box * of_box + 1], s[box * of_box + 2], s[box * of_box + 3]};
+        UNROLL for (int i = 4; i < of_box; ++i) most[i % 4] = fmaxf(most[i % 4], s[box * of_box + i]);
+        UNROLL for (int i = 0; i < 4; ++i) part[i] = fmaxf(part[i], most[i] + scale);
+      }
+    } else {
+      UNROLL for (int i = 0; i < 4; ++i) part[i] = s[i];
+      UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
+    }
     const float largest[2] = {fmaxf(part[0], part[1]), fmaxf(part[2], part[3])};
     grew = __any_sync(~0u, largest[0] > shift[0] + slack || largest[1] > shift[1] + slack);
     if (grew) {
@@ -183,14 +242,15 @@ struct Consumer {
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
       s[i] = power(s[i] - shift[i / 2 % 2]);
       sum[i / 2 % 2] += s[i];
+      if constexpr (BYTES) s[i] *= v_scales[i / 4 * 8 / BOX_KEYS];
     }
   }
 
   // The `blocks` blocks of a tile from `here` on. An iteration issues Q K^T of a block, and P V of the block before it.
   // After the last block comes one more iteration, which has no Q K^T.
-  DEVICE void attend(const Place& here, int blocks, Ring<SLOTS>& ring) {
+  DEVICE void attend(const Place& here, int blocks, Ring<OPERAND_SLOTS>& ring) {
     Barriers& bars = barriers();
-    Ring<SLOTS> values;  // V of the block before
+    Ring<OPERAND_SLOTS> values;  // V of the block before
 #pragma unroll 1
     for (int i = 0;; ++i) {
       const int first_key = (here.first_block + here.block + i) * BLOCK_C;
@@ -218,8 +278,9 @@ struct Consumer {
       if (sum[0] < 0 || sum[1] < 0) __trap();
       mma_wait<0>();
       if (i > 0) release(values.index);
-      UNROLL for (int j = 0; j < BLOCK_C / 4; ++j) weights[j] = pack<IN_TYPE>(s[2 * j], s[2 * j + 1]);
+      UNROLL for (int j = 0; j < BLOCK_C / 4; ++j) weights[j] = pack<OPERAND_TYPE>(s[2 * j], s[2 * j + 1]);
       if (grew && i > 0) scale_o<DIM / 2>(alpha);
+      if constexpr (BYTES) entry = entry + 1 < SCALE_ENTRIES ? entry + 1 : 0;
       ring.advance();
       values = ring;
       ring.advance();
@@ -320,7 +381,7 @@ struct Consumer {
   }
 
   DEVICE void run(Place here, long long count) {
-    Ring<SLOTS> ring;
+    Ring<OPERAND_SLOTS> ring;
 #pragma unroll 1
     for (bool first_tile = true; count > 0; first_tile = false) {
       const int blocks = min(count, static_cast<long long>(here.blocks - here.block));

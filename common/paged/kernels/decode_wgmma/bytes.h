@@ -1,0 +1,153 @@
+// Caches of 8 bits of `decode_wgmma`. The producer copies blocks of K and V as they are. Converters, three warps,
+// convert them to f16, the operands of the products. The conversion is exact: the scales of keys, one for each box of a
+// block, go to the consumers through threadgroup memory. Q of bf16 is converted to f16, too; each row is first divided
+// by a power of 2.
+#pragma once
+
+#include "common/paged/kernels/decode_wgmma/producer.h"
+
+namespace {
+
+constexpr int CONVERTERS = 3;  // warps of the producer's warpgroup
+// More entries of scales than blocks are under way: K and V of a block take two slots.
+constexpr int SCALE_ENTRIES = SLOTS + OPERAND_SLOTS;
+
+DEVICE unsigned char* copied_slot(int number) { return memory + layout.copies + number * layout.slot_bytes; }
+DEVICE float* scales_of_rows() { return reinterpret_cast<float*>(memory + layout.scales); }
+/// Returns [2][BOXES]: the scales of a block's boxes in K, and in V. Entry i is of every SCALE_ENTRIES-th block.
+DEVICE float* scales_of_block(int entry) { return scales_of_rows() + ROWS + entry * 2 * BOXES; }
+
+struct ByteProducer : Producer {
+  using Producer::Producer;
+  int entry = 0;
+
+  /// This lane's box of a block.
+  struct Box {
+    int key = -1, kv_head = 0;  // key: negative if the sequence ends before the box
+    int page = -1;              // -1: the copy brings zeros
+    float k_scale = 1, v_scale = 1;
+  };
+
+  // Looks the page up. It is possible that the cache does not have this page.
+  DEVICE Box find_box(const Place& place) const {
+    Box found;
+    const int key = (place.first_block + place.block) * BLOCK_C + box * BOX_KEYS;
+    if (key >= place.keys || unit >= UNITS) return found;
+    found.key = key;
+    found.kv_head = place.kv_head;
+    found.page = named_page(p.decode.cache, place.batch, key);
+    return found;
+  }
+  DEVICE void load_scales(Box& of) const {
+    const KvCacheView& cache = p.decode.cache;
+    if (of.key < 0) return;
+    if (!is_page(cache, of.page)) {
+      some_lost = true;
+      of.page = -1;
+      return;
+    }
+    const long long at = static_cast<long long>(of.page) * p.decode.kv_heads + of.kv_head;
+    of.k_scale = __ldg(cache.k_scales + at);
+    of.v_scale = __ldg(cache.v_scales + at);
+  }
+
+  template <bool OF_KEYS>
+  DEVICE void copy(const TensorMap& map, const Box& from) {
+    Barriers& bars = barriers();
+    bars.taken[ring.index].wait(ring.parity ^ 1);
+    if constexpr (OF_KEYS) {
+      if (unit < UNITS) {
+        float* const scales = scales_of_block(entry);
+        scales[unit] = from.k_scale;
+        scales[BOXES + unit] = from.v_scale;
+      }
+      entry = entry + 1 < SCALE_ENTRIES ? entry + 1 : 0;
+      __syncwarp();
+    }
+    if (threadIdx.x == 0) bars.copied[ring.index].arrive_expect(layout.slot_bytes);
+    if (unit < UNITS) {
+      copy_box(copied_slot(ring.index) + box * BOX_KEYS * HEAD_DIM, map, bars.copied[ring.index], 0,
+               slot_of(max(from.key, 0)), 0, from.kv_head, from.page);
+    }
+    ring.advance();
+  }
+
+  // Copies the worker's blocks. A page is looked up two blocks ahead, and its scales one block ahead.
+  DEVICE void run(Place ahead, int count) {
+    Box now = find_box(ahead), next;
+    load_scales(now);
+    if (count > 1) {
+      line.advance(ahead);
+      next = find_box(ahead);
+    }
+    named_sync(queries_asked, CONSUMER_THREADS + PRODUCERS * WARP);
+#pragma unroll 1
+    for (; count > 0; --count) {
+      Box after;
+      load_scales(next);
+      if (count > 2) {
+        line.advance(ahead);
+        if (ahead.block == 0) prefetch_queries(ahead);
+        after = find_box(ahead);
+      }
+      copy<true>(p.k, now);
+      copy<false>(p.v, now);
+      now = next;
+      next = after;
+    }
+  }
+};
+
+struct Converter {
+  // Stores half of a unit, eight elements of a row, to the panels of a block.
+  DEVICE static void store_half(unsigned char* panels, int row, int chunk, unsigned low, unsigned high) {
+    *reinterpret_cast<uint4*>(element_at(panels, KV_PANEL_BYTES, row, chunk * 8)) =
+        make_uint4(pair_of_four<CACHE_TYPE, 0, 1>(low), pair_of_four<CACHE_TYPE, 2, 3>(low),
+                   pair_of_four<CACHE_TYPE, 0, 1>(high), pair_of_four<CACHE_TYPE, 2, 3>(high));
+  }
+
+  // A unit is 16 elements of a row. Threads that store at the same time store to different banks: in rows of whole
+  // pairs of panels, threads of the second panel store the second half of their units first.
+  DEVICE static void convert(const unsigned char* from, unsigned char* to) {
+    constexpr int row_units = HEAD_DIM / 16, units = BLOCK_C * row_units, threads = CONVERTERS * WARP, at_once = 4;
+#pragma unroll 1
+    for (int first = threadIdx.x - WARP; first < units; first += at_once * threads) {
+      uint4 bytes[at_once];
+      UNROLL for (int i = 0; i < at_once; ++i) {
+        const int unit = first + i * threads;
+        if (unit < units) bytes[i] = *reinterpret_cast<const uint4*>(from + unit * 16);
+      }
+      UNROLL for (int i = 0; i < at_once; ++i) {
+        const int unit = first + i * threads, row = unit / row_units, at = unit % row_units;
+        if (unit >= units) break;
+        const bool second = HEAD_DIM % (2 * PANEL_COLUMNS) == 0 && at / 4 % 2 != 0;
+        const uint4 of = bytes[i];
+        store_half(to, row, 2 * at + second, second ? of.z : of.x, second ? of.w : of.y);
+        store_half(to, row, 2 * at + !second, second ? of.x : of.z, second ? of.y : of.w);
+      }
+    }
+  }
+
+  // Converts the worker's `count` blocks of K and V.
+  DEVICE static void run(int count) {
+    Barriers& bars = barriers();
+    Ring<SLOTS> in;
+    Ring<OPERAND_SLOTS> out;
+#pragma unroll 1
+    for (int blocks = 2 * count; blocks > 0; --blocks) {
+      bars.copied[in.index].wait(in.parity);
+      bars.empty[out.index].wait(out.parity ^ 1);
+      convert(copied_slot(in.index), slot(out.index));
+      fence_stores();
+      __syncwarp();
+      if (threadIdx.x % WARP == 0) {
+        bars.taken[in.index].arrive();
+        bars.full[out.index].arrive();
+      }
+      in.advance();
+      out.advance();
+    }
+  }
+};
+
+}  // namespace
