@@ -145,15 +145,15 @@ inline std::vector<PagedMutation> wide_scale_mutations() {
           {"takes the first box's scale in K for all boxes", file, "k_scales[i / 4 * 8 / BOX_KEYS]", "k_scales[0]"},
           {"takes the first box's scale in V for all boxes", file, "v_scales[i / 4 * 8 / BOX_KEYS]", "v_scales[0]"},
           {"leaves out the power of 2 by which Q was divided", file, "factor *= q_scale[i / 2 % 2];", ""},
-          {"takes the scales of the block before", file, "int entry = 0;         // BYTES",
-           "int entry = SCALE_ENTRIES - 1;  // BYTES"},
+          {"takes the scales of the first block", file,
+           "entry = entry + 1 < SCALE_ENTRIES ? entry + 1 : 0;\n      ring", "ring", "workers=3"},
           {"takes the first page of a block for all its pages", file,
            "place.block) * BLOCK_C + box * BOX_KEYS;\n    if (key >= place.keys || unit >= UNITS) return found;",
            "place.block) * BLOCK_C;\n    if (key >= place.keys || unit >= UNITS) return found;"},
-          {"stores the halves of units in the wrong order", file, "store_half(to, row, 2 * at + second,",
-           "store_half(to, row, 2 * at + !second,"},
-          {"does not convert the last units of a block", file, "if (unit >= units) break;",
-           "if (unit >= units - 1) break;"}};
+          {"stores the halves of units in the wrong order", file, "second_half, second ? of.x : of.z",
+           "second_half, second ? of.z : of.x"},
+          {"does not convert the last units of a block", file, "exists(int unit) const {\n    return",
+           "exists(int unit) const {\n    return unit < 3 &&", "block_c=64"}};
 }
 
 /// Mutations of the kernel that joins the rows of a shared prefix and of a sequence's own keys.
@@ -263,8 +263,8 @@ inline std::vector<PagedMutation> prefill_mutations(bool cuda) {
         {"takes the first page of a block for all its pages", wgmma, "first = key + lane * BOX_KEYS;", "first = key;"});
     mutations.push_back({"takes the pages of the block before", wgmma, "place = next;",
                          "place = find_box(tile, p.attention, begin_of(max(key - BLOCK_C, 0)));"});
-    mutations.push_back({"takes the next page's first group for the page", wgmma, "place.batch * page_groups)",
-                         "place.batch * page_groups + 1)", "head_dim=128"});
+    mutations.push_back({"begins a page at the last group of the page before", wgmma, "place.batch * page_groups)",
+                         "max(place.batch * page_groups - 1, 0))", "head_dim=128"});
     mutations.push_back({"takes the wrong panel of a group", wgmma, "(GROUPED ? 8 : BLOCK_C) * PANEL_ROW_BYTES",
                          "(GROUPED ? 0 : BLOCK_C) * PANEL_ROW_BYTES", "head_dim=128"});
     mutations.push_back({"clears values of keys that exist", wgmma, "/ 8 * (KV_GROUP_BYTES - 8 * PANEL_ROW_BYTES)",

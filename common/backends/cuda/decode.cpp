@@ -61,9 +61,12 @@ class CudaDecode : public DecodeOperation {
                        tile_rows(config, device));
   }
 
-  /// Tiles have 8, 16, 32 or 64 rows; with wgmma 64 or 128.
+  /// Tiles have 8, 16, 32 or 64 rows; with wgmma 64 or 128, but 64 with long rows of 8 bits, for which the products of
+  /// two consumers and the conversion have too few registers.
   int64_t tile_rows(const DecodeConfig& config, const DeviceInfo& device) const override {
-    if (by_wgmma(config, device)) return config.rows() <= 64 ? 64 : 128;
+    if (by_wgmma(config, device)) {
+      return config.rows() <= 64 || (has_scales(config.cache_dtype) && config.shape.head_dim > 128) ? 64 : 128;
+    }
     int64_t rows = 8;
     while (rows < std::min(config.rows(), most_rows)) rows *= 2;
     return rows;
@@ -84,7 +87,8 @@ class CudaDecode : public DecodeOperation {
       attend.source.path = "common/paged/kernels/decode_wgmma.cuda.cu";
       attend.source.assembler = "-O1";
       attend.source.constants["SLOTS"] = layout.slots;
-      attend.threads = static_cast<uint32_t>((1 + tile_rows(config, device) / 64) * 128);
+      const int64_t converters = has_scales(config.cache_dtype) ? 1 : 0;
+      attend.threads = static_cast<uint32_t>((1 + tile_rows(config, device) / 64 + converters) * 128);
       return;
     }
     const Share taken = share(config, device);

@@ -4,8 +4,8 @@
 // computes 64 rows of a tile. All consumers read the same blocks of K and V, so a key is read once whatever the number
 // of rows. The producer issues tensor copies (TMA); blocks of K and V pass through a ring of SLOTS buffers, K and V in
 // turn. A consumer issues Q K^T of a block and then P V of the block before it, and does the softmax of the block while
-// P V runs (FlashAttention-3). With a cache of 8 bits, three warps of the producer's warpgroup convert the copied
-// blocks to the operands of the products (bytes.h).
+// P V runs (FlashAttention-3). With a cache of 8 bits, one more warpgroup, the converter, converts the copied blocks to
+// the operands of the products (bytes.h).
 //
 // Workers that share a tile leave parts (decode.h). When a worker is done with its share of the line, its warps join
 // rows of the tiles that it shares (decode_wgmma/join.h), together with the warps of the other workers.
@@ -16,7 +16,7 @@
 // Function constants: HEAD_DIM (multiple of 8, at most 256), ROWS (64, 128), BLOCK_C (multiple of 16), PAGE_SIZE (0:
 // contiguous; else a power of 2, at least 8), CAUSAL, IN_TYPE (F16, BF16), CACHE_TYPE (the same, or E4M3, INT8),
 // OUT_TYPE, SLOTS (at least 3), JOIN_LAST (1), APPENDS (0 with a cache of 8 bits), ROTARY_DIM, INTERLEAVED
-// (decode.cuda.cu). Grid: workers; (1 + CONSUMERS) * 128 threads; DecodeWgmmaLayout's threadgroup memory.
+// (decode.cuda.cu). Grid: workers; WARPGROUPS * 128 threads; DecodeWgmmaLayout's threadgroup memory.
 //
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=64,SLOTS=13,assembler=-O1] without spills
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=256,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=0,ROTARY_DIM=0,ROWS=128,SLOTS=5,assembler=-O1] without spills
@@ -24,7 +24,7 @@
 #include "common/paged/kernels/decode_wgmma/join.h"
 #include "common/paged/kernels/decode_wgmma/producer.h"
 
-extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
+extern "C" __global__ void __launch_bounds__(WARPGROUPS* WARPGROUP, 1)
     decode(const __grid_constant__ DecodeWgmmaParams p) {
   declare_results<BLOCK_C / 2, DIM / 2>();
   Barriers& bars = barriers();
@@ -50,18 +50,18 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
   const Place place = line.find(share, from);
   const int warpgroup = threadIdx.x / WARPGROUP;
   if (warpgroup == 0) {
-    if constexpr (CONSUMERS == 2) give_registers<BYTES ? 56 : 40>();
+    if constexpr (WARPGROUPS > 2) give_registers<BYTES ? 56 : 40>();
+    if (threadIdx.x / WARP >= PRODUCERS) return;
     if constexpr (BYTES) {
-      if (threadIdx.x < WARP) {
-        ByteProducer(p).run(place, count);
-      } else {
-        Converter::run(count);
-      }
-    } else if (threadIdx.x / WARP < PRODUCERS) {
+      ByteProducer(p).run(place, count);
+    } else {
       Producer(p).run(place, count);
     }
+  } else if (BYTES && warpgroup > CONSUMERS) {
+    give_registers<56>();
+    Converter().run(count);
   } else {
-    if constexpr (CONSUMERS == 2) take_registers<BYTES ? 224 : 232>();
+    if constexpr (WARPGROUPS > 2) take_registers<BYTES && CONSUMERS == 2 ? 200 : 232>();
     Consumer consumer(p.decode, uniform(warpgroup - 1), blocks_of_line);
     consumer.run(place, count);
     finish_share(p.decode, consumer, place, count);
