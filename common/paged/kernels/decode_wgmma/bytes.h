@@ -72,28 +72,29 @@ struct ByteProducer : Producer {
     ring.advance();
   }
 
-  // Copies the worker's blocks. A page is looked up two blocks ahead, and its scales one block ahead.
+  // Copies the worker's blocks. A page is looked up four blocks ahead, and its scales two blocks ahead: each of these
+  // loads takes as long as a block or two.
   DEVICE void run(Place ahead, int count) {
-    Box now = find_box(ahead), next;
-    load_scales(now);
-    if (count > 1) {
-      line.advance(ahead);
-      next = find_box(ahead);
+    constexpr int pages_ahead = 4, scales_ahead = 2;
+    Box boxes[pages_ahead + 1];
+    UNROLL for (int i = 0; i < pages_ahead; ++i) {
+      if (i < count) boxes[i] = find_box(ahead);
+      if (i + 1 < count) line.advance(ahead);
     }
+    UNROLL for (int i = 0; i < scales_ahead; ++i) load_scales(boxes[i]);
     named_sync(queries_asked, CONSUMER_THREADS + PRODUCERS * WARP);
 #pragma unroll 1
     for (; count > 0; --count) {
-      Box after;
-      load_scales(next);
-      if (count > 2) {
-        line.advance(ahead);
+      load_scales(boxes[scales_ahead]);
+      boxes[pages_ahead] = Box();
+      if (count > pages_ahead) {
         if (ahead.block == 0) prefetch_queries(ahead);
-        after = find_box(ahead);
+        boxes[pages_ahead] = find_box(ahead);
+        if (count > pages_ahead + 1) line.advance(ahead);
       }
-      copy<true>(p.k, now);
-      copy<false>(p.v, now);
-      now = next;
-      next = after;
+      copy<true>(p.k, boxes[0]);
+      copy<false>(p.v, boxes[0]);
+      UNROLL for (int i = 0; i < pages_ahead; ++i) boxes[i] = boxes[i + 1];
     }
   }
 };
