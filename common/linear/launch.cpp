@@ -107,12 +107,15 @@ std::vector<Launch> phase_launches(const LinearConfig& config, const DeviceInfo&
 
 std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& device) {
   if (config.variant == "phases") return phase_launches(config, device);
-  Launch launch = kernel_launch(config, device, config.variant, config.variant, config.variant);
-  add_inputs(launch, config);
-  launch.source.constants["OUT_TYPE"] = element_type(config.out_dtype);
-  launch.grid = {grid_size(config.sequences), grid_size(config.heads), 1};
-  device.operations->linear->complete(launch, config, device);
-  return {launch};
+  std::vector<Launch> launches;
+  for (const std::string& kernel : device.operations->linear->kernels(config)) {
+    Launch& launch = launches.emplace_back(kernel_launch(config, device, kernel, kernel, kernel));
+    add_inputs(launch, config);
+    launch.source.constants["OUT_TYPE"] = element_type(config.out_dtype);
+    launch.grid = {grid_size(config.sequences), grid_size(config.heads), 1};
+    device.operations->linear->complete(launch, config, device);
+  }
+  return launches;
 }
 
 constexpr int64_t most_elements = 256;  // the largest head_dim, value_dim and chunk

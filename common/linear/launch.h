@@ -75,6 +75,8 @@ class LinearOperation {
   virtual Bound bound(const LinearConfig& config) const = 0;
   /// Returns the value of linear_chunk() for `variant`. Only "phases" and "fused" have chunks.
   virtual int64_t chunk(const std::string& variant) const = 0;
+  /// Returns the kernels of a variant of one launch, or of `fused` with a workspace, in the order of their launches.
+  virtual std::vector<std::string> kernels(const LinearConfig& config) const { return {config.variant}; }
   /// Sets the constants, grid, threads and threadgroup memory that depend on the device. The launch's entry names the
   /// kernel.
   virtual void complete(Launch& launch, const LinearConfig& config, const DeviceInfo& device) const = 0;

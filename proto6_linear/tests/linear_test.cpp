@@ -393,6 +393,7 @@ TEST_F(LinearTest, MutationsAreCaught) {
     LinearCase config = small_case(mutation.variant);
     config.linear.gate = mutation.gate;
     config.linear.tokens = 300;
+    if (mutation.head_dim > 64) config.linear.head_dim = mutation.head_dim;
     if (mutation.looks_back) {
       config.linear.segments = 5;
       config.linear.delay = 100000;

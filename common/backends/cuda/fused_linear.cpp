@@ -47,7 +47,7 @@ int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(divid
 // or more, each task also takes time to look back.
 int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int64_t slices, int64_t units) {
   constexpr double look_back = 2, look_back_each = 1.0 / 6;
-  const bool by_channel = shape.gate == GATE_CHANNEL;
+  const bool by_channel = shape.gate == GATE_CHANNEL && !fused_prepares(shape.gate, shape.head_dim);
   const double again = by_channel ? 0.45 : 0.4, again_cached = by_channel ? 0.4 : 0.1;
   constexpr int64_t most_segments = 1024;  // the largest number that is tried
   const double chunk_bytes = 2.0 * fused_chunk *
@@ -72,6 +72,19 @@ int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int
   return best;
 }
 
+// The bytes of the tensors that decay_chunks writes.
+struct PreparedBytes {
+  size_t keys, weights, decays;  // of Q, too, `keys`
+  PreparedBytes(const FusedShape& shape, const FusedPlan& plan) {
+    const auto rows = static_cast<size_t>(shape.heads * plan.chunks * fused_chunk);
+    const auto whole = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
+    keys = whole(rows * static_cast<size_t>(shape.head_dim) * size_bytes(shape.dtype));
+    weights = whole(rows * fused_chunk * size_bytes(shape.dtype));
+    decays = rows / fused_chunk * static_cast<size_t>(fused_decay_floats(shape.head_dim)) * sizeof(float);
+  }
+  size_t all() const { return 2 * keys + weights + decays; }
+};
+
 }  // namespace
 
 std::optional<std::string> fused_unable(const FusedShape& shape) {
@@ -92,15 +105,13 @@ std::optional<std::string> fused_unable(const FusedShape& shape) {
 FusedPlan fused_plan(const FusedShape& shape, int64_t units) {
   FusedPlan plan;
   const int64_t chunks = std::max<int64_t>(1, divided_up(shape.tokens, fused_chunk));
-  const bool by_channel = shape.gate == GATE_CHANNEL;
+  const bool prepared = fused_prepares(shape.gate, shape.head_dim);
+  const bool by_channel = shape.gate == GATE_CHANNEL && !prepared;
   const auto memory = [&](int64_t stages) {
     return FusedLayout(shape.head_dim, stages, shape.gate, shape.normalised, plan.column_panels).bytes;
   };
-  // By channel a task computes weights for two panels of value columns at once, if registers and memory suffice.
-  if (by_channel && shape.value_dim > fused_slice && shape.head_dim <= 128) {
-    plan.column_panels = 2;
-    if (memory(2) > most_memory) plan.column_panels = 1;
-  }
+  // In one launch by channel, a task computes weights for two panels of value columns at once.
+  if (by_channel && shape.value_dim > fused_slice) plan.column_panels = 2;
   plan.slices = divided_up(shape.value_dim, plan.column_panels * fused_slice);
   plan.slots = shape.sequences * shape.heads * plan.slices;
   int64_t stages = most_stages;
@@ -124,7 +135,7 @@ FusedPlan fused_plan(const FusedShape& shape, int64_t units) {
   const size_t flags = static_cast<size_t>(plan.segments * plan.slots);
   plan.zero_bytes = whole(256 + flags * sizeof(unsigned));
   plan.totals_at = plan.zero_bytes;
-  const size_t decays = by_channel ? static_cast<size_t>(divided_up(shape.head_dim, 64) * 64) : 1;
+  const size_t decays = by_channel || prepared ? static_cast<size_t>(divided_up(shape.head_dim, 64) * 64) : 1;
   plan.states_at = plan.totals_at + whole(flags * decays * sizeof(float));
   plan.workspace_bytes = plan.states_at;
   if (plan.segments > 1) {
@@ -132,6 +143,11 @@ FusedPlan fused_plan(const FusedShape& shape, int64_t units) {
         static_cast<size_t>(2 * plan.reach * plan.slots * 2 *
                             fused_state_floats(shape.head_dim, shape.normalised, plan.column_panels)) *
         sizeof(float);
+  }
+  if (prepared) {
+    plan.chunks = shape.ragged ? shape.all_rows / fused_chunk + shape.sequences : shape.sequences * chunks;
+    plan.prepared_at = whole(plan.workspace_bytes);
+    plan.workspace_bytes = plan.prepared_at + PreparedBytes(shape, plan).all();
   }
   return plan;
 }
@@ -150,6 +166,23 @@ FusedParams fused_params(const FusedShape& shape, const FusedPlan& plan, const L
   if (shape.gate == GATE_CHANNEL) {
     params.gates =
         map_of(linear.gate, DType::f32, shape.head_dim, rows, shape.heads, batch, linear.gate_strides, fused_chunk);
+  }
+  if (fused_prepares(shape.gate, shape.head_dim)) {  // the maps above have checked addresses and strides
+    const PreparedBytes bytes(shape, plan);
+    std::byte* const q = memory + plan.prepared_at;
+    params.chunks = static_cast<int>(plan.chunks);
+    params.decayed_q = q;
+    params.decayed_k = q + bytes.keys;
+    params.weights = q + 2 * bytes.keys;
+    params.chunk_decays = reinterpret_cast<float*>(q + 2 * bytes.keys + bytes.weights);
+    const int64_t all = plan.chunks * fused_chunk;
+    const auto prepared = [&](const void* base, int64_t width) {
+      return map_of(base, shape.dtype, width, all, shape.heads, 1, {shape.heads * all * width, all * width, width},
+                    fused_chunk);
+    };
+    params.q = prepared(params.decayed_q, shape.head_dim);
+    params.k = prepared(params.decayed_k, shape.head_dim);
+    params.gates = prepared(params.weights, fused_chunk);
   }
   params.linear = linear;
   params.value_dim = static_cast<int>(shape.value_dim);

@@ -37,8 +37,10 @@ struct FusedPlan {
   int64_t column_panels = 1;                                                   // panels of value columns of a slice
   int64_t slices = 1, slots = 1, segments = 1, segment_chunks = 1, reach = 1;  // see FusedParams
   /// The workspace that threadgroups share, in bytes. Its first zero_bytes bytes are counters and flags, which must be
-  /// 0 before the first launch. The totals begin at totals_at, and the states at states_at.
-  size_t zero_bytes = 0, totals_at = 0, states_at = 0, workspace_bytes = 0;
+  /// 0 before the first launch. The totals begin at totals_at, and the states at states_at. What decay_chunks writes
+  /// begins at prepared_at, in the order of FusedParams.
+  size_t zero_bytes = 0, totals_at = 0, states_at = 0, prepared_at = 0, workspace_bytes = 0;
+  int64_t chunks = 0;  // FusedParams::chunks
 };
 
 /// Returns the plan of a shape on `units` multiprocessors; the plan depends on nothing else. The length of a segment is

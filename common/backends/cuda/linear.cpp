@@ -72,6 +72,11 @@ class CudaLinear : public LinearOperation {
 
   int64_t chunk(const std::string& /*variant*/) const override { return fused_chunk; }
 
+  std::vector<std::string> kernels(const LinearConfig& config) const override {
+    if (config.variant == "fused" && fused_prepares(config.gate, config.head_dim)) return {"decay_chunks", "fused"};
+    return {config.variant};
+  }
+
   void complete(Launch& launch, const LinearConfig& config, const DeviceInfo& device) const override {
     const std::string& entry = launch.source.entry;
     const int dims = static_cast<int>(config.head_dim), values = static_cast<int>(config.value_dim);
@@ -89,6 +94,12 @@ class CudaLinear : public LinearOperation {
       launch.grid.x *= static_cast<uint32_t>(layout.slices);
       launch.threads = CudaRecurrentLayout::threads;
       launch.threadgroup_bytes = static_cast<size_t>(layout.bytes);
+    } else if (entry == "decay_chunks") {
+      launch.source.constants = {
+          {"HEAD_DIM", dims}, {"NORMALISED", config.normalised}, {"IN_TYPE", element_type(config.dtype)}};
+      launch.grid = {static_cast<uint32_t>(config.chunk_numbers() * config.heads)};
+      launch.threads = fused_chunk_threads;
+      launch.threadgroup_bytes = static_cast<size_t>(DecayChunksLayout(dims).bytes);
     } else {
       const FusedPlan plan = fused_plan(fused_shape(config), device.units);
       launch.source.constants = plan.constants;

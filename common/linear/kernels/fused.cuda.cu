@@ -1,9 +1,9 @@
 // Linear attention in one pass on Hopper's tensor cores. Q, K and V have 16 bits; the state is f32 and lies in
 // registers.
 //
-// A threadgroup computes 64 value columns of a sequence and head at a time, or by channel 64 * COLUMN_PANELS. Chunks of
-// 64 tokens pass through STAGES buffers. One thread fills the buffers by tensor copies. One warpgroup computes the
-// state S, and another warpgroup the outputs O:
+// A threadgroup computes 64 value columns of a sequence and head at a time, or in one launch by channel 64 *
+// COLUMN_PANELS. Chunks of 64 tokens pass through STAGES buffers. One thread fills the buffers by tensor copies. One
+// warpgroup computes the state S, and another warpgroup the outputs O:
 //
 //   S = e^G_end S + K^T (e^(G_end - G_j) V)
 //   O = e^G (Q S) + (Q K^T o M) V,   M_ij = e^(G_i - G_j) for j <= i
@@ -15,26 +15,28 @@
 // value of the element of S is 65520 or more.
 //
 // If the gate is by channel, G has a row for each channel, and decays multiply Q and K: O = (e^G o Q) S + W V and S =
-// e^G_end S + (e^(G_end - G) o K)^T V. Two warpgroups compute the weights W and the outputs. scores.h says how.
+// e^G_end S + (e^(G_end - G) o K)^T V. If HEAD_DIM is at most 64, two warpgroups compute the weights W and the outputs;
+// scores.h says how. Else decay_chunks.cuda.cu has computed W, both products with decays, and e^G_end, in a launch
+// before, and this kernel copies them in place of Q, K and the gates.
 //
 // If sequences and heads do not fill the device, a sequence is cut into segments. Unless its segment is the last, a
 // task first reads the segment's keys and values, and publishes the segment's own state: what the segment adds to S.
 // Then each task computes the state before its segment from what earlier segments have published (decoupled look-back,
 // Merrill and Garland 2016), and computes the outputs. Threadgroups take tasks in the order of the tasks' segments. So
-// a task waits only for tasks that some threadgroup has begun. Unless the gate is by channel, the keys and values of a
-// segment of at most STAGES chunks stay in shared memory, and are read only once.
+// a task waits only for tasks that some threadgroup has begun. Unless this kernel decays by channel, the keys and
+// values of a segment of at most STAGES chunks stay in shared memory, and are read only once.
 //
 // If NORMALISED, the kernel computes the key sum z by products too: K^T times the tokens' decays. The decays fill eight
 // columns, the least width of a product on a tensor core. The feature map is applied to Q and K in shared memory.
 //
 // The files of fused/, by role: schedule.h (tasks), producer.h (copies), warpgroup.h (what all warpgroups do), state.h
 // (S of a warpgroup's chunks) and look_back.h (S of earlier segments), outputs.h (products of the outputs) and
-// epilogue.h (their way to memory); by channel also channels.h (the order of rows) and scores.h (weights). setup.h has
-// what all of them share.
+// epilogue.h (their way to memory); by channel also channels.h (the order of rows), scores.h (weights) and blocks.h
+// (what a warp computes for 16 tokens). setup.h has what all of them share.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), STAGES, GATE, NORMALISED, IN_TYPE; by channel
-// COLUMN_PANELS (1, or 2 if HEAD_DIM is at most 128). Grid: at most as many threadgroups as run at the same time, one
-// on a multiprocessor; 384 threads, by channel 512; FusedLayout's threadgroup memory.
+// COLUMN_PANELS (1 or 2) if HEAD_DIM is at most 64. Grid: at most as many threadgroups as run at the same time, one
+// on a multiprocessor; 384 threads, or 512 if COLUMN_PANELS is given; FusedLayout's threadgroup memory.
 //
 // Checked: fused[GATE=0,HEAD_DIM=64,IN_TYPE=2,NORMALISED=0,STAGES=8] without spills
 // Checked: fused[GATE=2,HEAD_DIM=64,IN_TYPE=2,NORMALISED=1,STAGES=8] without spills
@@ -44,8 +46,9 @@
 // Checked: fused[GATE=2,HEAD_DIM=256,IN_TYPE=2,NORMALISED=1,STAGES=2] without spills
 // Checked: fused[COLUMN_PANELS=1,GATE=3,HEAD_DIM=64,IN_TYPE=2,NORMALISED=0,STAGES=4] without spills
 // Checked: fused[COLUMN_PANELS=2,GATE=3,HEAD_DIM=64,IN_TYPE=1,NORMALISED=1,STAGES=3] without spills
-// Checked: fused[COLUMN_PANELS=2,GATE=3,HEAD_DIM=128,IN_TYPE=2,NORMALISED=0,STAGES=2]
-// Checked: fused[COLUMN_PANELS=1,GATE=3,HEAD_DIM=256,IN_TYPE=2,NORMALISED=1,STAGES=1]
+// Checked: fused[GATE=3,HEAD_DIM=128,IN_TYPE=2,NORMALISED=0,STAGES=4] without spills
+// Checked: fused[GATE=3,HEAD_DIM=256,IN_TYPE=2,NORMALISED=0,STAGES=2] without spills
+// Checked: fused[GATE=3,HEAD_DIM=256,IN_TYPE=2,NORMALISED=1,STAGES=2]
 #include "common/linear/kernels/fused/look_back.h"
 #include "common/linear/kernels/fused/outputs.h"
 #include "common/linear/kernels/fused/producer.h"

@@ -84,7 +84,7 @@ TEST_F(LinearCudaCompileTest, MutationsCompileToOtherCode) {
     config.scan = config.variant == "phases" ? "passes" : "none";
     config.heads = 2;
     config.tokens = config.all_rows = 65536;
-    config.head_dim = config.value_dim = 64;
+    config.head_dim = config.value_dim = mutation.head_dim;
     config.gate = mutation.gate;
     config.dtype = config.out_dtype = DType::bf16;
     const auto codes = [&] {

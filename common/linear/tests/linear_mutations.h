@@ -14,6 +14,7 @@ struct LinearMutation {
   std::string file;
   const char *what, *from, *to;
   bool looks_back = false;  // the mistake shows only if a sequence has several spans (LinearConfig::segments > 1)
+  int head_dim = 64;        // with which the kernel runs
 };
 
 inline std::vector<LinearMutation> linear_mutations(bool cuda) {
@@ -63,6 +64,21 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
                "decays_of(FIRST_HALF)[channel] * decays_of(SECOND_HALF)[channel]", "decays_of(FIRST_HALF)[channel]");
     by_channel("the decays of the segments in between are left out", "decay[n / 2][n % 2] *= load_shared_float(",
                "decay[n / 2][n % 2] *= 1 + 0 * load_shared_float(", true);
+    const auto before_fused = [&](const char* what, const char* from, const char* to, const char* file) {
+      add("fused", GATE_CHANNEL, file, what, from, to);
+      mutations.back().head_dim = 128;
+    };
+    const char* const first = "decay_chunks.cuda.cu";
+    before_fused("a chunk is left out", "inside && row < place.rows", "inside && row < place.rows && place.chunk != 2",
+                 first);
+    before_fused("the quarters of a half take each other's decays", "four_decays(quarter ^ 1, channel)",
+                 "four_decays(quarter, channel)", first);
+    before_fused("the halves of a chunk take each other's decays", "quarter < 2 ? 2 : 0", "quarter < 2 ? 0 : 2", first);
+    before_fused("the state takes the decay of the first half only", " * (*decay_of(2, i) * *decay_of(3, i))", "",
+                 first);
+    before_fused("the scores of a panel are left out", "step < 2 * halves", "step < 2 * halves - 4", first);
+    before_fused("the state takes the decay of the chunk after the next", "read_decays(task, chunk + 1)",
+                 "read_decays(task, chunk + 2)", "fused.cuda.cu");
     const auto of_recurrent = [&](const char* what, const char* from, const char* to) {
       add("recurrent", GATE_TOKEN, "recurrent.cuda.cu", what, from, to);
     };

@@ -45,7 +45,7 @@ struct Segments : State {
   }
   // Sets the segment's flag after all threads have stored a state.
   DEVICE void publish(const Task& task, Published what) {
-    if constexpr (BY_CHANNEL) {
+    if constexpr (BY_ROW) {
       if (lane % 4 == 0 && what == OWN) {
         UNROLL for (int i = 0; i < 2 * PANELS; ++i) * row_total(task.segment, task.slot, i) = totals[i / 2][i % 2];
       }
@@ -125,7 +125,7 @@ struct Segments : State {
       count = __ffs(inclusive) - 1;  // segments between the nearest INCLUSIVE segment and this segment
       if (count >= 0 && (ready & ((1u << count) - 1)) == (1u << count) - 1) break;
     }
-    if constexpr (BY_CHANNEL) {
+    if constexpr (BY_ROW) {
       RowDecays decay;  // from the end of segment task.segment - 1 - i to the start of this segment
       UNROLL for (int n = 0; n < 2 * PANELS; ++n) decay[n / 2][n % 2] = 1;
 #pragma unroll 1
@@ -167,8 +167,9 @@ struct Segments : State {
   // the first. Returns the ring after these chunks.
   DEVICE Ring<STAGES> gather(const Task& task, Ring<STAGES> ring) {
     total = 0;
-    UNROLL for (int n = 0; BY_CHANNEL && n < 2 * PANELS; ++n) totals[n / 2][n % 2] = 1;
+    UNROLL for (int n = 0; BY_ROW && n < 2 * PANELS; ++n) totals[n / 2][n % 2] = 1;
     read_gates(task, task.chunk);
+    read_decays(task, task.chunk);
 #pragma unroll 1
     for (int chunk = task.chunk; chunk < task.end; ++chunk) {
       if constexpr (BY_CHANNEL) {
@@ -209,8 +210,8 @@ struct Segments : State {
     UNROLL for (int block = 0; block < BLOCKS; ++block) {
       UNROLL for (int i = 0; i < quads_of(block); ++i) {
         const float* x = quad(block, i);
-        const float first = BY_CHANNEL ? totals[block % PANELS][0] : factor;
-        const float second = BY_CHANNEL ? totals[block % PANELS][1] : factor;
+        const float first = BY_ROW ? totals[block % PANELS][0] : factor;
+        const float second = BY_ROW ? totals[block % PANELS][1] : factor;
         float4 y = load_shared_state(from + (block * QUADS + i) * WARPGROUP);
         y.x += first * x[0], y.y += first * x[1], y.z += second * x[2], y.w += second * x[3];
         to[(block * QUADS + i) * WARPGROUP] = y;
@@ -229,6 +230,7 @@ struct Segments : State {
     each_task([&](const Task& task, Ring<STAGES>& ring) {
       before_segment(task, ring);
       read_gates(task, task.chunk);
+      read_decays(task, task.chunk);
 #pragma unroll 1
       for (int chunk = task.chunk; chunk < task.end; ++chunk) {
         if constexpr (BY_CHANNEL) write_decays(task, chunk, ring);

@@ -36,6 +36,15 @@ struct Outputs : ChannelScores {
     }
   }
 
+  // If PREPARED: loads the sums of the weights of the chunk's rows; one thread of each quad has a row's sum.
+  DEVICE void read_sums(const Task& task, int chunk) {
+    const float* const from =
+        p.chunk_decays +
+        (static_cast<long long>(task.head) * p.chunks + task.number + chunk) * fused_decay_floats(HEAD_DIM) +
+        PANELS * 64;
+    UNROLL for (int r = 0; r < 2; ++r) row_sum[r] = column == 0 ? from[row + r * 8] : 0;
+  }
+
   DEVICE void compute_chunk(const Task& task, int chunk, const Ring<STAGES>& ring) {
     Barriers& bars = barriers();
     bars.full[ring.index].wait(ring.parity);
@@ -46,6 +55,10 @@ struct Outputs : ChannelScores {
       if (!weigh_by_channel(task, chunk, ring, weights, row_sum)) return release(ring);
     } else {
       prepare(task, chunk, stage, true, task.last || !task.resident);
+    }
+    if constexpr (PREPARED) {
+      if constexpr (NORMALISED) read_sums(task, chunk);
+    } else if constexpr (!BY_CHANNEL) {
       const unsigned k = operand(stage + layout.k);
       mma_fence();
       UNROLL for (int panel = 0; panel < PANELS; ++panel) {
@@ -61,8 +74,13 @@ struct Outputs : ChannelScores {
     }
     bars.state_written.wait(state_parity);
     mma_fence();
-    UNROLL for (int step = 0; step < 4; ++step)
+    UNROLL for (int step = 0; step < 4; ++step) {
+      if constexpr (PREPARED) {
+        multiply<IN_TYPE, 0, 1>(o, operand(stage + layout.gates) + step * K_STEP, v + step * MN_STEP, step > 0);
+      } else {
         multiply_registers<IN_TYPE>(o, weights + 4 * step, v + step * MN_STEP, step > 0);
+      }
+    }
     // If gated by head or token, Q S is a separate sum, because the code below multiplies its rows by decays.
     const unsigned before = operand(state_copy());
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
@@ -107,7 +125,7 @@ struct Outputs : ChannelScores {
     store_panel(out_panel(), o, scale[0], scale[1]);
     if (anew) {
       __syncwarp();
-      if constexpr (BY_CHANNEL) {
+      if constexpr (BY_ROW) {
         write_rows_apart(p, index, task, chunk, scale[0], scale[1]);
       } else {
         write_rows_anew(task, chunk, scale);
@@ -122,7 +140,7 @@ struct Outputs : ChannelScores {
   // Goes over the chunks of the other warpgroup's gather(): helps to prepare these chunks, and releases their stages
   // unless the segment is resident.
   DEVICE void pass_gathered(const Task& task, Ring<STAGES>& ring) {
-    if (task.last || (FEATURE_IS_IDENTITY && task.resident)) return;
+    if (task.last || ((FEATURE_IS_IDENTITY || PREPARED) && task.resident)) return;
     Ring<STAGES> at = ring;
 #pragma unroll 1
     for (int chunk = task.chunk; chunk < task.end; ++chunk) {

@@ -12,19 +12,22 @@ DEVICE void copy_chunk(const FusedParams& p, const Task& task, int number, int c
   Barrier& full = bars.full[ring.index];
   bars.empty[ring.index].wait(ring.parity ^ 1);
   bars.task[ring.index] = number;
-  full.arrive_expect((PANELS * (with_q ? 2 : 1) + COLUMN_PANELS + (BY_CHANNEL ? 2 * PANELS : 0)) * PANEL_BYTES);
+  const bool weights = PREPARED && with_q;
+  full.arrive_expect((PANELS * (with_q ? 2 : 1) + COLUMN_PANELS + (BY_CHANNEL ? 2 * PANELS : weights)) * PANEL_BYTES);
   const int row = task.first_row + chunk * CHUNK;
   UNROLL for (int box = 0; BY_CHANNEL && box < 2 * PANELS; ++box) {
     copy_box(stage + layout.gates + box * PANEL_BYTES, p.gates, full, box * 32, row, task.head, task.batch, 0);
   }
+  const int key_row = PREPARED ? (task.number + chunk) * CHUNK : row, batch = PREPARED ? 0 : task.batch;
   UNROLL for (int panel = 0; panel < PANELS; ++panel) {
-    copy_box(stage + layout.k + panel * PANEL_BYTES, p.k, full, panel * 64, row, task.head, task.batch, 0);
-    if (with_q) copy_box(stage + panel * PANEL_BYTES, p.q, full, panel * 64, row, task.head, task.batch, 0);
+    copy_box(stage + layout.k + panel * PANEL_BYTES, p.k, full, panel * 64, key_row, task.head, batch, 0);
+    if (with_q) copy_box(stage + panel * PANEL_BYTES, p.q, full, panel * 64, key_row, task.head, batch, 0);
   }
   UNROLL for (int panel = 0; panel < COLUMN_PANELS; ++panel) {
     copy_box(stage + layout.v + panel * PANEL_BYTES, p.v, full, (task.slice * COLUMN_PANELS + panel) * 64, row,
              task.head, task.batch, 0);
   }
+  if (weights) copy_box(stage + layout.gates, p.gates, full, 0, key_row, task.head, 0, 0);
   ring.advance();
 }
 

@@ -10,6 +10,7 @@ struct Task {
   int batch, first_row;  // of the sequence in the tensors
   int tokens;            // of the sequence
   int chunk, end;        // the segment's chunks
+  int number;            // if PREPARED: the number of the sequence's chunk 0 (linear.h)
   bool last;             // no segment of the sequence follows
   bool resident;         // all chunks of the segment stay in shared memory
 };
@@ -30,6 +31,7 @@ DEVICE Task task_of(const FusedParams& p, int number) {
     task.first_row = p.linear.starts[task.sequence];
     task.tokens = p.linear.starts[task.sequence + 1] - task.first_row;
   }
+  if constexpr (PREPARED) task.number = rows_of_sequence(p.linear, task.sequence, CHUNK).first_chunk;
   const int chunks = (task.tokens + CHUNK - 1) / CHUNK;
   task.chunk = task.segment * p.segment_chunks;
   task.end = min(task.chunk + p.segment_chunks, chunks);

@@ -6,11 +6,13 @@
 
 namespace {
 
-#if GATE_VALUE != 3
+#if GATE_VALUE != 3 || HEAD_DIM_VALUE > 64
 constexpr int COLUMN_PANELS = 1;
 #endif
 constexpr bool GATED = GATE == GATE_HEAD || GATE == GATE_TOKEN;  // one decay for all rows of S
-constexpr bool BY_CHANNEL = GATE == GATE_CHANNEL;
+constexpr bool BY_ROW = GATE == GATE_CHANNEL;                    // each row of S has its own decay
+constexpr bool PREPARED = fused_prepares(GATE, HEAD_DIM);
+constexpr bool BY_CHANNEL = BY_ROW && !PREPARED;
 constexpr FusedLayout layout(HEAD_DIM, STAGES, GATE, NORMALISED, COLUMN_PANELS);
 constexpr int PANELS = layout.panels;
 constexpr int BLOCKS = COLUMN_PANELS * PANELS;     // of 64 x 64 elements of S, column panel by column panel

@@ -11,6 +11,7 @@ struct State : Warpgroup {
   float key_sum[PANELS][4];  // NORMALISED: the thread's two rows of each panel, each row twice
   float total;               // decay of the segment's chunks until now, log2
   RowDecays totals;          // of the thread's rows, over these chunks
+  RowDecays next_decays;     // PREPARED: of the thread's rows, over the next chunk
 
   DEVICE State(const FusedParams& params, unsigned launches) : Warpgroup(params, 0), epoch(launches) {}
 
@@ -86,6 +87,24 @@ struct State : Warpgroup {
     }
   }
 
+  // If PREPARED: loads the decays of a chunk, and does not use them yet.
+  DEVICE void read_decays(const Task& task, int chunk) {
+    if constexpr (PREPARED) {
+      const float* const from = p.chunk_decays + (static_cast<long long>(task.head) * p.chunks + task.number +
+                                                  min(chunk, max(task.end - 1, 0))) *
+                                                     fused_decay_floats(HEAD_DIM);
+      UNROLL for (int i = 0; i < 2 * PANELS; ++i) next_decays[i / 2][i % 2] = from[i / 2 * 64 + row + i % 2 * 8];
+    }
+  }
+  // Multiplies the thread's row r of a panel of S, and of z, by the decay of a chunk.
+  DEVICE void decay_row(int panel, int r, float factor) {
+    UNROLL for (int block = panel; block < BLOCKS; block += PANELS) {
+      UNROLL for (int i = 0; i < 16; ++i) state[block][i / 2 * 4 + r * 2 + i % 2] *= factor;
+    }
+    UNROLL for (int i = 0; NORMALISED && i < 2; ++i) key_sum[panel][2 * r + i] *= factor;
+    totals[panel][r] *= factor;
+  }
+
   // S = e^G_end S + K^T V; if gated, V is multiplied by its decays.
   DEVICE void add_chunk(const Task& task, int chunk, const Ring<STAGES>& ring, bool with_q, bool with_k) {
     barriers().full[ring.index].wait(ring.parity);
@@ -97,6 +116,14 @@ struct State : Warpgroup {
       decay_state(sum);
       total += sum;
       sync();
+    }
+    if constexpr (PREPARED) {
+      UNROLL for (int i = 0; i < 2 * PANELS; ++i) decay_row(i / 2, i % 2, next_decays[i / 2][i % 2]);
+      read_decays(task, chunk + 1);
+      // Keeps the multiplications here. If the compiler moves them before a wait, ptxas makes the products wait for one
+      // another.
+      UNROLL for (int i = 0; i < 32 * BLOCKS; ++i) asm volatile("" : "+f"(state[i / 32][i % 32]));
+      UNROLL for (int i = 0; NORMALISED && i < 4 * PANELS; ++i) asm volatile("" : "+f"(key_sum[i / 4][i % 4]));
     }
     const unsigned k = operand(stage + layout.k), v = operand(GATED ? memory + layout.values : stage + layout.v);
     mma_fence();
@@ -155,12 +182,7 @@ struct State : Warpgroup {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int r = 0; r < 2; ++r) {
         const int channel = channel_of(panel * 64 + row + r * 8);
-        const float factor = decays_of(FIRST_HALF)[channel] * decays_of(SECOND_HALF)[channel];
-        UNROLL for (int block = panel; block < BLOCKS; block += PANELS) {
-          UNROLL for (int i = 0; i < 16; ++i) state[block][i / 2 * 4 + r * 2 + i % 2] *= factor;
-        }
-        UNROLL for (int i = 0; NORMALISED && i < 2; ++i) key_sum[panel][2 * r + i] *= factor;
-        totals[panel][r] *= factor;
+        decay_row(panel, r, decays_of(FIRST_HALF)[channel] * decays_of(SECOND_HALF)[channel]);
       }
     }
     __syncwarp();

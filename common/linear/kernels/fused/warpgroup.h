@@ -5,23 +5,12 @@
 
 #include "common/kernel/wgmma_square.h"
 #include "common/linear/kernels/exact_tokens.h"
+#include "common/linear/kernels/fused/blocks.h"
 #include "common/linear/kernels/fused/channels.h"
 #include "common/linear/kernels/fused/schedule.h"
 
 namespace {
 
-DEVICE float2 floats_of_pair(unsigned pair) {
-  float low, high;
-  if constexpr (IN_TYPE == BF16) {
-    low = __uint_as_float(pair << 16);
-    high = __uint_as_float(pair & 0xFFFF0000u);
-  } else {
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
-        : "=f"(low), "=f"(high)
-        : "r"(pair));
-  }
-  return {low, high};
-}
 /// Calls act(x) for both 16-bit elements of a pair, and returns the pair of results.
 template <class Act>
 DEVICE unsigned each_of_pair(unsigned pair, Act act) {
@@ -145,7 +134,7 @@ struct Warpgroup {
   DEVICE void prepare(const Task& task, int chunk, unsigned char* stage, bool with_q, bool with_k) {
     const int rows = task.tokens - chunk * CHUNK;
     const bool clears = p.linear.starts && rows < CHUNK;
-    if constexpr (FEATURE_IS_IDENTITY) {
+    if constexpr (FEATURE_IS_IDENTITY || PREPARED) {
       if (!clears) return;
       for (int panel = index; panel < PANELS; panel += 2) clear_rows(stage + layout.k + panel * PANEL_BYTES, rows);
     } else {
