@@ -26,7 +26,7 @@ struct Share {
 bool by_wgmma(const DecodeConfig& config, const DeviceInfo& device) {
   const bool bytes = has_scales(config.cache_dtype);
   const int64_t dim = config.shape.head_dim;
-  const int64_t least_rows = bytes ? (dim > 128 ? 9 : 17) : dim > 128 ? 1 : dim > 64 ? 17 : 65;
+  const int64_t least_rows = dim > 128 ? 1 : dim > 64 ? 17 : bytes ? 33 : 65;
   const int64_t page = config.page_size, block = config.block_c;
   const bool boxes = page == 0 || (page >= 8 && std::has_single_bit(static_cast<uint64_t>(page)) &&
                                    std::max(page, block) % std::min(page, block) == 0);

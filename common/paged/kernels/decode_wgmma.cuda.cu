@@ -16,7 +16,7 @@
 // Function constants: HEAD_DIM (multiple of 8, at most 256), ROWS (64, 128), BLOCK_C (multiple of 16), PAGE_SIZE (0:
 // contiguous; else a power of 2, at least 8), CAUSAL, IN_TYPE (F16, BF16), CACHE_TYPE (the same, or E4M3, INT8),
 // OUT_TYPE, SLOTS (at least 3), JOIN_LAST (1), APPENDS (0 with a cache of 8 bits), ROTARY_DIM, INTERLEAVED
-// (decode.cuda.cu). Grid: workers; WARPGROUPS * 128 threads; DecodeWgmmaLayout's threadgroup memory.
+// (decode.cuda.cu). Grid: workers; THREADS threads; DecodeWgmmaLayout's threadgroup memory.
 //
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=64,SLOTS=13,assembler=-O1] without spills
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=256,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=0,ROTARY_DIM=0,ROWS=128,SLOTS=5,assembler=-O1] without spills
@@ -24,8 +24,7 @@
 #include "common/paged/kernels/decode_wgmma/join.h"
 #include "common/paged/kernels/decode_wgmma/producer.h"
 
-extern "C" __global__ void __launch_bounds__(WARPGROUPS* WARPGROUP, 1)
-    decode(const __grid_constant__ DecodeWgmmaParams p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) decode(const __grid_constant__ DecodeWgmmaParams p) {
   declare_results<BLOCK_C / 2, DIM / 2>();
   Barriers& bars = barriers();
   if (threadIdx.x == 0) {

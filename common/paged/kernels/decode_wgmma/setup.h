@@ -13,7 +13,7 @@ constexpr int OPERAND_TYPE = BYTES ? F16 : IN_TYPE;  // type of the products' op
 constexpr int OPERAND_SLOTS = BYTES ? layout.operand_slots : SLOTS;
 constexpr bool SCALES_Q = BYTES && IN_TYPE == BF16;
 constexpr int CONSUMERS = ROWS / 64, CONSUMER_THREADS = CONSUMERS * WARPGROUP;
-constexpr int WARPGROUPS = 1 + CONSUMERS + BYTES;
+constexpr int WARPGROUPS = 1 + CONSUMERS + BYTES, THREADS = WARPGROUPS * WARPGROUP;
 constexpr int DIM = (HEAD_DIM + 15) / 16 * 16;  // columns beyond head_dim are zero
 constexpr int PANELS = layout.panels;
 constexpr bool WHOLE_PANELS = HEAD_DIM % PANEL_COLUMNS == 0;
