@@ -393,7 +393,10 @@ TEST_F(LinearTest, MutationsAreCaught) {
     LinearCase config = small_case(mutation.variant);
     config.linear.gate = mutation.gate;
     config.linear.tokens = 300;
-    if (mutation.head_dim > 64) config.linear.head_dim = mutation.head_dim;
+    if (mutation.head_dim > 64) {
+      config.linear.head_dim = mutation.head_dim;
+      config.linear.segments = 1;  // so that a segment has several chunks
+    }
     if (mutation.looks_back) {
       config.linear.segments = 5;
       config.linear.delay = 100000;
