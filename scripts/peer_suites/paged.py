@@ -1,10 +1,10 @@
 """Decoding over a cache on a GPU, bf16: this project's kernels against FlashAttention-3 and FlashInfer.
 
-Each row has one query for each sequence. The row is computed over a contiguous cache, over a cache on pages of 16
-tokens, and over a contiguous cache to which a new, rotated (RoPE) token is appended first. A ratio is a peer's time
-over the time of this project's kernel with the same kind of cache. Results are compared with this project's result over
-the contiguous cache. If this project's side is left out, the first other side's result takes its place. Results with a
-new token are not compared.
+Each row has one or several queries for each sequence: its last tokens. The row is computed over a contiguous cache,
+over a cache on pages of 16 tokens, and, with one query, over a contiguous cache to which a new, rotated (RoPE) token is
+appended first. A ratio is a peer's time over the time of this project's kernel with the same kind of cache. Results are
+compared with this project's result over the contiguous cache. If this project's side is left out, the first other
+side's result takes its place. Results with a new token are not compared.
 """
 
 import statistics
@@ -15,10 +15,13 @@ from .work import agreement
 
 MARK, DEVICE, SECONDS = "peers-paged", "cuda:0", 0.05
 PAGE_SIZE = 16
-# Sequences, tokens of each sequence, query heads, key/value heads, head_dim.
-AXES = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim")
-ROWS = [(1, 8192, 32, 8, 128), (1, 131072, 32, 8, 128), (16, 4096, 32, 8, 128), (16, 8192, 32, 8, 128),
-        (64, 8192, 32, 8, 128), (128, 2048, 32, 8, 128), (32, 4096, 32, 4, 64)]
+# Sequences, tokens of each sequence, query heads, key/value heads, head_dim, queries of each sequence.
+AXES = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim", "q_len")
+ROWS = [*((*row, 1) for row in ((1, 8192, 32, 8, 128), (1, 131072, 32, 8, 128), (16, 4096, 32, 8, 128),
+                                (64, 8192, 32, 8, 128), (128, 2048, 32, 8, 128), (32, 4096, 32, 4, 64))),
+        *((*row, queries) for row in ((16, 8192, 32, 8, 128), (1, 131072, 64, 8, 128), (32, 16384, 16, 2, 128),
+                                      (8, 4096, 32, 32, 128), (64, 2048, 32, 8, 64), (4, 16384, 8, 1, 256))
+          for queries in (1, 2, 4, 8, 16))]
 KINDS = ("contiguous", "paged", "append")  # what a side decodes over; this project has a side for each
 PEERS = {"fa3_contiguous": "contiguous", "fa3_paged": "paged", "flashinfer_paged": "paged", "fa3_append": "append"}
 
@@ -41,13 +44,14 @@ def angles(tokens, dim):
 
 def makers(attn, fa3, row):
     """Returns for each side, by name, the function that makes the side."""
-    batch, tokens, q_heads, kv_heads, dim = row
+    batch, tokens, q_heads, kv_heads, dim, queries = row
     torch.manual_seed(tokens + batch)
 
     def random(*shape):
         return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
-    q, new_k, new_v = random(batch, 1, q_heads, dim), random(batch, 1, kv_heads, dim), random(batch, 1, kv_heads, dim)
+    q = random(batch, queries, q_heads, dim)
+    new_k, new_v = random(batch, 1, kv_heads, dim), random(batch, 1, kv_heads, dim)
     k, v = random(batch, tokens, kv_heads, dim), random(batch, tokens, kv_heads, dim)
     per_sequence = tokens // PAGE_SIZE
     table = torch.arange(batch * per_sequence, device="cuda", dtype=torch.int32).reshape(batch, per_sequence)
@@ -64,6 +68,8 @@ def makers(attn, fa3, row):
              "ours_append": lambda: ours(attn.decode_fused, new_k, new_v, k.clone(), v.clone(), lengths,
                                          cosines=cosines.float(), sines=sines.float())(),
              "flashinfer_paged": lambda: sides.FlashInfer(q, k_pages, v_pages, table, PAGE_SIZE)}
+    if queries > 1:
+        del found["ours_append"], found["flashinfer_paged"]
     if fa3:
         found["fa3_contiguous"] = lambda: sides.Call(fa3, q, k, v, causal=True, cache_seqlens=lengths)
         found["fa3_paged"] = lambda: sides.Call(fa3, q, k_pages, v_pages, causal=True, cache_seqlens=lengths,
@@ -71,6 +77,8 @@ def makers(attn, fa3, row):
         found["fa3_append"] = lambda: sides.Call(fa3, q, k.clone(), v.clone(), causal=True, k=new_k, v=new_v,
                                                  cache_seqlens=lengths - 1, rotary_cos=cosines, rotary_sin=sines,
                                                  rotary_interleaved=False)
+        if queries > 1:
+            del found["fa3_append"]
     return found
 
 
@@ -103,8 +111,8 @@ def table(rows, about):
     text = (f"{pages.measured(about, peers, 'paged')} {pages.MICROSECONDS} "
             f"{pages.ratios(about)}\n\n" + pages.leads(about, rows, {name.replace("_", ", "): f"{name}_ratio" for name in PEERS}))
     cells = [[f"{row['batch']} x {row['kv_len']}{pages.differ(row)}", f"{row['q_heads']}/{row['kv_heads']}",
-              row["head_dim"], *(pages.cell(row, f"ours_{kind}_us", ".1f") for kind in KINDS),
+              row["head_dim"], row["q_len"], *(pages.cell(row, f"ours_{kind}_us", ".1f") for kind in KINDS),
               *pages.of_peers(row, PEERS, "us", ".1f", ".3f")] for row in rows]
     heads = pages.heads([name.replace("_", ", ") for name in PEERS], "theirs / ours")
     ours = [f"ours, {kind}" for kind in KINDS]
-    return text + pages.markdown(["sequences x tokens", "heads", "head_dim", *ours, *heads], cells)
+    return text + pages.markdown(["sequences x tokens", "heads", "head_dim", "queries", *ours, *heads], cells)
