@@ -12,6 +12,7 @@
 #include "common/attention/kernels/round_up.h"
 #include "common/attention/kernels/tuned.h"
 #include "common/backends/cuda/wgmma_schedule.h"
+#include "common/backends/metal/operations.h"
 #include "common/backends/metal/table.h"
 #include "common/base/divided_up.h"
 #include "common/base/error.h"
@@ -220,6 +221,10 @@ std::optional<std::string> call_skip_reason(const StitchConfig& config, const De
   if (is_metal(device)) {
     if (config.grain != "element") {
       return fmt::format("grain {}: tuned on Metal takes scores by element only", config.grain);
+    }
+    if (form == "pointer" && !device.has(metal_tables)) return "form pointer: this GPU has no tables of functions";
+    if (form == "stitched_nolto" && !device.has(metal_libraries)) {
+      return "form stitched_nolto: this GPU has no dynamic libraries";
     }
   }
   if (variant != "wgmma") return std::nullopt;

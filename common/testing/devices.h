@@ -42,7 +42,7 @@ inline DeviceInfo metal() {
   info.backend = "metal";
   info.operations = &metal_operations();
   info.units = 10;
-  info.features = {"metal3.2"};
+  info.features = {"metal3.2", "metal.tables", "metal.libraries"};
   info.simd_width = 32;
   info.threadgroup_memory_bytes = 32 << 10;
   info.last_level_cache_bytes = 8 << 20;

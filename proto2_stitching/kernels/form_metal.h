@@ -25,7 +25,7 @@ namespace {
 
 #ifndef SCORE_IS_FRAGMENT
 #if SCORE_IS_ELSEWHERE
-extern float score_fragment(float s, int q, int k, const ScoreContext& context);
+[[visible]] float score_fragment(float s, int q, int k, const ScoreContext& context);
 INLINE float score_call(float s, int q, int k, const ScoreContext& context) { return score_fragment(s, q, k, context); }
 #elif SCORE_FORM == FORM_INLINE
 INLINE float score_call(float s, int q, int k, const ScoreContext& context) { return score(s, q, k, context); }

@@ -1,5 +1,7 @@
 // Metal's forms (how the kernel reaches the score function).
+#include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "common/testing/devices.h"
@@ -50,6 +52,17 @@ TEST_F(MetalStitchTest, ATextThatIsWrongInMetalOnlyIsBadInput) {
     const Outcome outcome = run_line("--device metal:emulated --only verify --score-function f.cpp");
     EXPECT_EQ(outcome.status, 2) << parameter << outcome.out;
     EXPECT_NE(outcome.err.find("f.cpp:2:"), std::string::npos) << outcome.err;
+  }
+}
+
+TEST(MetalFormsTest, NeedFeaturesOfTheGpu) {
+  for (const auto& [form, feature] : {std::pair("pointer", "metal.tables"), {"stitched_nolto", "metal.libraries"}}) {
+    StitchConfig config{.form = form, .grain = "element", .function = "alibi", .work = 0, .flash = {}};
+    config.flash.variant = "tuned";
+    DeviceInfo device = metal();
+    EXPECT_EQ(call_skip_reason(config, device), std::nullopt);
+    std::erase(device.features, feature);
+    EXPECT_EQ(call_skip_reason(config, device).value_or("").find(std::string("form ") + form), 0u);
   }
 }
 

@@ -4,10 +4,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -29,14 +32,36 @@ namespace attn {
 
 namespace {
 
-// A device waits at most this long for a submission (compare cuda/device.cpp).
+// A device waits at most this long for a command buffer (compare cuda/device.cpp).
 constexpr std::chrono::seconds deadline{10};
 
-// Metal copies at most this many bytes of an argument into a command.
-constexpr size_t most_argument_bytes = 4096;
+// If a queue has 64 command buffers that have not completed, MTLCommandQueue::commandBuffer() waits without an end.
+constexpr size_t most_buffers = 60;
+
+// Metal copies at most this many bytes of an argument into a command. A kernel has at most this many arguments.
+constexpr size_t most_argument_bytes = 4096, most_arguments = 31;
 
 // Raise this number when compile() changes, so that the kernels in the caches are compiled anew.
-constexpr int recipe = 1;
+constexpr int recipe = 2;
+
+/// Returns an ending of names that no program has used before.
+std::string new_ending() {
+  static const unsigned process = std::random_device()();
+  static std::atomic<unsigned> number = 0;
+  return fmt::format("_anew_{:08x}_{}", process, number++);
+}
+
+/// Returns the line of a compiler's log that says what is wrong. Metal's logs begin with a line that does not.
+std::string mistake_in(std::string_view log) {
+  std::string first;
+  while (!log.empty()) {
+    const std::string_view line = log.substr(0, log.find('\n'));
+    log.remove_prefix(std::min(line.size() + 1, log.size()));
+    if (line.find("error:") != line.npos) return std::string(line);
+    if (first.empty() && line.find_first_not_of(" \t\r") != line.npos) first = line;
+  }
+  return first;
+}
 
 /// What Metal needs to make a kernel. Binary::code is its text: a line of JSON, the texts, and the archive.
 struct Program {
@@ -46,7 +71,17 @@ struct Program {
   int language = 310;
   Linking linking = Linking::before_optimizer;
   std::vector<Part> parts = {};  // the kernel, then the functions to link it with
+  std::string ending = {};       // of the names that the functions have for Metal
   std::string archive = {};      // an MTLBinaryArchive with the machine code; empty if a constant is set at run time
+
+  /// Gives the functions names that Metal has not compiled. Metal keeps on disk what it compiled, and finds it by the
+  /// text, or by the code of a function, which has the function's name. So compile() measures no look-up.
+  void rename() {
+    ending = new_ending();
+    std::string names;
+    for (const Part& part : parts) names += fmt::format("#define {0} {0}{1}\n", part.entry, ending);
+    for (Part& part : parts) part.text.insert(part.text.find('\n') + 1, names);
+  }
 
   std::string code() const {
     Json entries = Json::array(), bytes = Json::array();
@@ -58,6 +93,7 @@ struct Program {
     }
     const Json head = {{"language", language},
                        {"before_optimizer", linking == Linking::before_optimizer},
+                       {"ending", ending},
                        {"entries", entries},
                        {"bytes", bytes}};
     return head.dump() + "\n" + texts + archive;
@@ -70,6 +106,7 @@ struct Program {
     code.remove_prefix(end + 1);
     Program program;
     program.language = head.at("language");
+    program.ending = head.at("ending");
     program.linking = head.at("before_optimizer") ? Linking::before_optimizer : Linking::after_code_generation;
     for (size_t i = 0; i < head.at("entries").size(); ++i) {
       const size_t bytes = std::min(head.at("bytes")[i].get<size_t>(), code.size());
@@ -89,7 +126,10 @@ class MetalKernel : public TableKernel {
     if (table_) gpu_->keep_resident(*table_.get());
   }
   ~MetalKernel() override {
+    const Pool pool;  // for what Metal releases later
     if (table_) gpu_->release_resident(*table_.get());
+    table_.reset();
+    pipeline.reset();
   }
   MetalKernel(const MetalKernel&) = delete;
   MetalKernel& operator=(const MetalKernel&) = delete;
@@ -97,11 +137,11 @@ class MetalKernel : public TableKernel {
   uint64_t table() const override { return table_ ? table_->gpuResourceID()._impl : 0; }
 
   const std::string name;
-  const Owned<MTL::ComputePipelineState> pipeline;
+  Owned<MTL::ComputePipelineState> pipeline;
 
  private:
   const std::shared_ptr<Gpu> gpu_;  // lives longer than the pipeline
-  const Owned<MTL::VisibleFunctionTable> table_;
+  Owned<MTL::VisibleFunctionTable> table_;
 };
 
 std::string names_of(const std::vector<CommandEncoder::Command>& commands) {
@@ -120,10 +160,10 @@ class MetalDevice : public Device {
   MetalDevice() : gpu_(Gpu::shared()) {
     const Pool pool;
     MTL::Device& metal = gpu_->metal();
-    queue_ = NS::TransferPtr(metal.newCommandQueue());
-    fence_ = NS::TransferPtr(metal.newFence());
-    if (!queue_ || !fence_) throw DeviceMissing("metal: the GPU takes no further command queue");
-    gpu_->make_resident(*queue_.get());
+    queue_.commands = NS::TransferPtr(metal.newCommandQueue());
+    queue_.fence = NS::TransferPtr(metal.newFence());
+    if (!queue_.commands || !queue_.fence) throw DeviceMissing("metal: the GPU takes no further command queue");
+    gpu_->make_resident(*queue_.commands.get());
     const std::string system = text_of(NS::ProcessInfo::processInfo()->operatingSystemVersionString());
     info_.spec = info_.backend = "metal";
     info_.operations = &metal_operations();
@@ -132,6 +172,8 @@ class MetalDevice : public Device {
     info_.arch = text_of(metal.architecture()->name());
     info_.toolchain = "Metal of macOS " + system;
     if (gpu_->is_macos_15()) info_.features.emplace_back(metal_3_2);
+    if (metal.supportsFunctionPointers()) info_.features.emplace_back(metal_tables);
+    if (metal.supportsDynamicLibraries()) info_.features.emplace_back(metal_libraries);
     info_.units = Gpu::cores();
     info_.simd_width = 32;  // probe() checks it
     most_threadgroup_bytes_ = metal.maxThreadgroupMemoryLength();
@@ -163,7 +205,9 @@ class MetalDevice : public Device {
     Binary binary;
     binary.key = source.key();
     binary.source_sha256 = source_sha256(source);
+    binary.code_sha256 = sha256(compiler_identity() + "\n" + program.code());  // the machine code has new names
     binary.run_time = source.run_time_values();
+    program.rename();
     Stopwatch stopwatch;
     const auto descriptor = describe(program, binary.run_time, binary.key);
     binary.times.front_end_s = stopwatch.lap();
@@ -172,17 +216,18 @@ class MetalDevice : public Device {
     std::string no_archive;
     if (binary.run_time.begin() == binary.run_time.end()) {
       try {
-        program.archive = archive_of(*descriptor.get(), binary.key);
+        const auto archive = archive_of(*descriptor.get(), binary.key);
+        binary.times.code_generation_s = stopwatch.lap();
+        program.archive = content_of(*archive.get(), binary.key);
       } catch (const CompileError& error) {
         no_archive = error.log();
       }
     }
     const auto pipeline = pipeline_of(*descriptor.get(), binary.key);
+    if (program.archive.empty()) binary.times.code_generation_s = stopwatch.lap();
     if (!no_archive.empty()) spdlog::warn("{}: Metal makes no archive: {}", binary.key, no_archive);
-    binary.times.code_generation_s = stopwatch.lap();
     binary.threadgroup_bytes = static_cast<int64_t>(pipeline->staticThreadgroupMemoryLength());
     binary.code = program.code();
-    binary.code_sha256 = sha256(binary.code);
     return binary;
   }
 
@@ -237,12 +282,15 @@ class MetalDevice : public Device {
     }
     NS::Error* error = nullptr;  // may hold warnings of a text that compiles
     auto library = NS::TransferPtr(gpu_->metal().newLibrary(string_of(text), options.get(), &error));
-    if (!library) throw CompileError(key, text_of(error));
+    if (!library) {
+      const std::string log = text_of(error), mistake = mistake_in(log);
+      throw CompileError(key, log.starts_with(mistake) ? log : mistake + "\n" + log);
+    }
     return library;
   }
 
-  Owned<MTL::Function> function_of(MTL::Library& library, const std::string& name, const FunctionConstants& constants,
-                                   const std::string& key) {
+  Owned<MTL::Function> function_of(MTL::Library& library, const std::string& name, const std::string& ending,
+                                   const FunctionConstants& constants, const std::string& key) {
     const auto values = NS::TransferPtr(MTL::FunctionConstantValues::alloc()->init());
     NS::UInteger number = 0;
     for (const auto& [constant, value] : constants) {
@@ -250,7 +298,7 @@ class MetalDevice : public Device {
       values->setConstantValue(&as_int, MTL::DataTypeInt, number++);
     }
     NS::Error* error = nullptr;
-    auto function = NS::TransferPtr(library.newFunction(string_of(name), values.get(), &error));
+    auto function = NS::TransferPtr(library.newFunction(string_of(name + ending), values.get(), &error));
     if (!function) throw CompileError(key, fmt::format("no function {}: {}", name, text_of(error)));
     return function;
   }
@@ -265,11 +313,15 @@ class MetalDevice : public Device {
     std::vector<Owned<MTL::DynamicLibrary>> libraries;
     std::vector<const NS::Object*> linked;
     const bool in_table = has_function_table(program.parts.front().text);
+    std::set<std::string> names;  // Metal wants different ones
+    for (const auto& [entry, text] : program.parts) {
+      if (!names.insert(entry).second) throw CompileError(key, "two functions have the name " + entry);
+    }
     for (size_t i = 1; i < program.parts.size(); ++i) {
       const auto& [entry, text] = program.parts[i];
       if (program.linking == Linking::before_optimizer || in_table) {
         const auto library = library_of(text, program.language, key, {}, "");
-        functions.push_back(function_of(*library.get(), entry, {}, key));
+        functions.push_back(function_of(*library.get(), entry, program.ending, {}, key));
         linked.push_back(functions.back().get());
       } else {
         const auto library =
@@ -282,7 +334,7 @@ class MetalDevice : public Device {
     }
     const auto library = library_of(program.parts.front().text, program.language, key,
                                     libraries.empty() ? std::vector<const NS::Object*>() : linked, "");
-    const auto function = function_of(*library.get(), program.parts.front().entry, constants, key);
+    const auto function = function_of(*library.get(), program.parts.front().entry, program.ending, constants, key);
     descriptor->setComputeFunction(function.get());
     if (!libraries.empty()) {
       descriptor->setPreloadedLibraries(NS::Array::array(linked.data(), linked.size()));
@@ -334,17 +386,20 @@ class MetalDevice : public Device {
     return NS::URL::fileURLWithPath(string_of((folder.path() / "archive.metallib").string()));
   }
 
-  /// Compiles the kernel to machine code. Lets the descriptor take the code from the archive. Returns the archive.
-  std::string archive_of(MTL::ComputePipelineDescriptor& descriptor, const std::string& key) {
-    const auto archive = new_archive(nullptr, key);
-    const TemporaryFolder folder;
+  /// Compiles the kernel to machine code. Lets the descriptor take the code from the archive.
+  Owned<MTL::BinaryArchive> archive_of(MTL::ComputePipelineDescriptor& descriptor, const std::string& key) {
+    auto archive = new_archive(nullptr, key);
     NS::Error* error = nullptr;
-    if (!archive->addComputePipelineFunctions(&descriptor, &error) ||
-        !archive->serializeToURL(url_of(folder), &error)) {
-      throw CompileError(key, text_of(error));
-    }
+    if (!archive->addComputePipelineFunctions(&descriptor, &error)) throw CompileError(key, text_of(error));
     const NS::Object* const one = archive.get();
     descriptor.setBinaryArchives(NS::Array::array(&one, 1));
+    return archive;
+  }
+
+  std::string content_of(MTL::BinaryArchive& archive, const std::string& key) {
+    const TemporaryFolder folder;
+    NS::Error* error = nullptr;
+    if (!archive.serializeToURL(url_of(folder), &error)) throw CompileError(key, text_of(error));
     std::optional<std::string> content = read_file(folder.path() / "archive.metallib");
     if (!content || content->empty()) throw CompileError(key, "Metal wrote no archive");
     return std::move(*content);
@@ -384,13 +439,15 @@ class MetalDevice : public Device {
         commit();
       } catch (...) {  // what was put before runs, as Device::enqueue() promises
         commit();
-        wait();
+        if (!device_.lost()) wait();
         throw;
       }
       wait();
       std::vector<double> seconds(timestamps_ > 0 ? timestamps_ - 1 : 0);
+      double end = 0;  // of the buffer before
       for (const Committed& one : committed_) {
-        if (one.interval > 0 && one.interval < timestamps_) seconds[one.interval - 1] += seconds_of(*one.buffer);
+        if (one.interval > 0 && one.interval < timestamps_) seconds[one.interval - 1] += seconds_of(*one.buffer, end);
+        end = one.buffer->GPUEndTime();
       }
       return seconds;
     }
@@ -420,6 +477,12 @@ class MetalDevice : public Device {
       if (dispatch.grid.count() == 0) return;
       if (const auto reason = info.lacks_grid(dispatch.grid))
         throw BadInput(fmt::format("{} {}", kernel.name, *reason));
+      if (dispatch.arguments && dispatch.arguments->values().size() > most_arguments) {
+        throw BadInput(fmt::format("{} has {} arguments; Metal allows {}", kernel.name,
+                                   dispatch.arguments->values().size(), most_arguments));
+      }
+      // An encoder keeps the length of threadgroup memory. Metal may count it for a kernel that takes none.
+      if (dispatch.threadgroup_bytes == 0 && has_threadgroup_memory_) end_encoder();
       if (compute_) {
         compute_->memoryBarrier(MTL::BarrierScopeBuffers);
       } else {
@@ -445,7 +508,8 @@ class MetalDevice : public Device {
       } else {
         set(dispatch.parameters);
       }
-      if (dispatch.threadgroup_bytes > 0) {
+      has_threadgroup_memory_ = dispatch.threadgroup_bytes > 0;
+      if (has_threadgroup_memory_) {
         compute_->setThreadgroupMemoryLength(metal_threadgroup_bytes(dispatch.threadgroup_bytes), 0);
       }
       compute_->dispatchThreadgroups({dispatch.grid.x, dispatch.grid.y, dispatch.grid.z}, {dispatch.threads, 1, 1});
@@ -459,16 +523,22 @@ class MetalDevice : public Device {
         std::memset(place.host, fill.value, fill.bytes);
         return;
       }
-      if (!blit_) {
+      // Nothing orders the fills of one encoder.
+      const auto* const from = place.host;
+      const auto overlaps = [&](const auto& other) { return other.first < from + fill.bytes && from < other.second; };
+      if (!blit_ || std::ranges::any_of(filled_, overlaps)) {
         end_encoder();
         blit_ = buffer().blitCommandEncoder();
         begin(blit_);
+        filled_.clear();
       }
+      filled_.emplace_back(from, from + fill.bytes);
       blit_->fillBuffer(place.buffer, NS::Range::Make(place.offset, fill.bytes), fill.value);
     }
 
     MTL::CommandBuffer& buffer() {
-      if (!buffer_) buffer_ = device_.queue_->commandBuffer();
+      if (!buffer_ && committed_.size() - completed_ >= most_buffers) wait_for_next();
+      if (!buffer_) buffer_ = device_.queue_.commands->commandBuffer();
       if (!buffer_) throw std::runtime_error(device_.info_.spec + ": the GPU takes no further command buffer");
       return *buffer_;
     }
@@ -478,19 +548,20 @@ class MetalDevice : public Device {
     template <typename Encoder>
     void begin(Encoder* encoder) {
       if (!encoder) throw std::runtime_error(device_.info_.spec + ": the GPU takes no further commands");
-      if (device_.fence_updated_) encoder->waitForFence(device_.fence_.get());
+      if (fence_updated_) encoder->waitForFence(device_.queue_.fence.get());
     }
     template <typename Encoder>
     void end(Encoder*& encoder) {
       if (!encoder) return;
-      encoder->updateFence(device_.fence_.get());
+      encoder->updateFence(device_.queue_.fence.get());
       encoder->endEncoding();
-      device_.fence_updated_ = true;
+      fence_updated_ = true;
       encoder = nullptr;
     }
     void end_encoder() {
       end(compute_);
       end(blit_);
+      has_threadgroup_memory_ = false;
     }
 
     void commit() {
@@ -501,22 +572,33 @@ class MetalDevice : public Device {
       buffer_ = nullptr;
     }
 
-    /// Waits for all that is committed. Throws if a part of it failed. A buffer's times and error are final only after
-    /// waitUntilCompleted(), which has no time-out, so the status is asked for first.
+    /// Waits for all that is committed. Throws if a part of it failed.
     void wait() {
+      while (completed_ < committed_.size()) wait_for_next();
+    }
+
+    /// Waits for the first buffer that has not completed. A buffer's times and error are final only after
+    /// waitUntilCompleted(), which has no time-out, so the status is asked for first. The times are the GPU's, so a
+    /// wait that sleeps changes none.
+    void wait_for_next() {
+      MTL::CommandBuffer& buffer = *committed_[completed_].buffer;
       const auto start = std::chrono::steady_clock::now();
-      for (const Committed& one : committed_) {
-        while (one.buffer->status() < MTL::CommandBufferStatusCompleted) {
-          if (std::chrono::steady_clock::now() - start > deadline) {
-            device_.lost_ = true;
-            throw DeviceTimeout(fmt::format("{}: {} did not end within {} s", device_.info_.spec,
-                                            names_of(encoder_.commands()), deadline.count()));
-          }
+      while (buffer.status() < MTL::CommandBufferStatusCompleted) {
+        const auto waited = std::chrono::steady_clock::now() - start;
+        if (waited > deadline) {
+          device_.lost_ = true;
+          throw DeviceTimeout(fmt::format("{}: {} did not end within {} s", device_.info_.spec,
+                                          names_of(encoder_.commands()), deadline.count()));
+        }
+        if (waited > std::chrono::milliseconds(1)) {
+          std::this_thread::sleep_for(std::chrono::microseconds(20));
+        } else {
           std::this_thread::yield();
         }
-        one.buffer->waitUntilCompleted();
-        if (one.buffer->status() == MTL::CommandBufferStatusError) fail(*one.buffer);
       }
+      buffer.waitUntilCompleted();
+      ++completed_;
+      if (buffer.status() == MTL::CommandBufferStatusError) fail(buffer);
     }
 
     [[noreturn]] void fail(const MTL::CommandBuffer& buffer) {
@@ -524,21 +606,33 @@ class MetalDevice : public Device {
       std::string why = text_of(error);
       std::ranges::replace(why, '\n', ' ');
       const std::string what = fmt::format("{}: {} in {}", device_.info_.spec, why, names_of(encoder_.commands()));
-      const NS::Integer code = error ? error->code() : 0;
-      if (code == MTL::CommandBufferErrorOutOfMemory) throw OutOfMemory(what, 0);
+      // macOS hands on codes that MTLCommandBufferError lacks: 5 and 14. It may name them in the text only.
+      constexpr NS::Integer innocent_victim = 5, impacting_interactivity = 14;
+      const bool is_metals = error && text_of(error->domain()) == "MTLCommandBufferErrorDomain";
+      const auto is = [&](NS::Integer code, const char* name) {
+        return (is_metals && error->code() == code) || why.find(name) != why.npos;
+      };
+      if (is(MTL::CommandBufferErrorOutOfMemory, "ErrorOutOfMemory")) throw OutOfMemory(what, 0);
       device_.lost_ = true;  // Metal ignores what a process submits after a fault
-      // The watchdog of a Mac with a display ends kernels with a code that MTLCommandBufferError lacks.
-      constexpr NS::Integer impacting_interactivity = 14;
-      if (code == MTL::CommandBufferErrorTimeout || code == impacting_interactivity ||
-          why.find("ImpactingInteractivity") != why.npos) {
-        throw DeviceTimeout(what);
+      if (is(innocent_victim, "InnocentVictim")) {
+        throw DeviceFault(what + ", which another program's fault on the GPU has ended");
+      }
+      if (is(MTL::CommandBufferErrorTimeout, "ErrorTimeout") || is(impacting_interactivity, "ImpactingInteractivity")) {
+        throw DeviceTimeout(what);  // the watchdog of a Mac with a display
       }
       throw DeviceFault(what);
     }
 
-    double seconds_of(const MTL::CommandBuffer& buffer) const {
+    /// Returns the time of a buffer. Its first encoder waits for the buffer that ended at `before`, and
+    /// GPUStartTime may count this wait.
+    double seconds_of(const MTL::CommandBuffer& buffer, double before) const {
       const double begin = buffer.GPUStartTime(), end = buffer.GPUEndTime();
-      if (begin > 0 && end > begin) return end - begin;
+      if (begin > 0 && end > std::max(begin, before)) {
+        if (before - begin > 1e-6) {
+          spdlog::debug("{}: command buffers overlap by {} s", device_.info_.spec, before - begin);
+        }
+        return end - std::max(begin, before);
+      }
       throw std::runtime_error(fmt::format("{}: Metal reports no time of {}: from {} s to {} s", device_.info_.spec,
                                            names_of(encoder_.commands()), begin, end));
     }
@@ -549,7 +643,11 @@ class MetalDevice : public Device {
     MTL::CommandBuffer* buffer_ = nullptr;
     MTL::ComputeCommandEncoder* compute_ = nullptr;
     MTL::BlitCommandEncoder* blit_ = nullptr;
+    bool fence_updated_ = false;           // whether an encoder has updated the fence
+    bool has_threadgroup_memory_ = false;  // whether compute_ has a length of threadgroup memory
+    std::vector<std::pair<const std::byte*, const std::byte*>> filled_;  // what blit_ fills
     std::vector<Committed> committed_;
+    size_t completed_ = 0;  // how many of committed_
     size_t timestamps_ = 0;
   };
 
@@ -591,7 +689,7 @@ class MetalDevice : public Device {
     } catch (const DeviceMissing&) {
       throw;
     } catch (const CompileError& error) {
-      refuse(fmt::format("the kernel probe does not compile: {}", error.log().substr(0, error.log().find('\n'))));
+      refuse(fmt::format("the kernel probe does not compile: {}", mistake_in(error.log())));
     } catch (const std::exception& error) {
       refuse(fmt::format("the kernel probe: {}", error.what()));
     } catch (...) {  // on a Mac also an exception of Objective-C
@@ -600,9 +698,15 @@ class MetalDevice : public Device {
   }
 
   const std::shared_ptr<Gpu> gpu_;
-  Owned<MTL::CommandQueue> queue_;
-  Owned<MTL::Fence> fence_;
-  bool fence_updated_ = false;         // whether an encoder has updated the fence
+  struct Queue {
+    Owned<MTL::CommandQueue> commands;
+    Owned<MTL::Fence> fence;
+    ~Queue() {
+      const Pool pool;  // for what Metal releases later
+      commands.reset();
+      fence.reset();
+    }
+  } queue_;
   size_t most_threadgroup_bytes_ = 0;  // the hardware's limit; info().threadgroup_memory_bytes may be lowered
   std::mutex submitting_;
 };

@@ -52,7 +52,7 @@ class EmulatedDevice : public Device {
     info_.backend = "metal";
     info_.name = info_.arch = "emulated";
     info_.toolchain = "clang, with the project's metal_stdlib";
-    info_.features = {"untimed", metal_3_2};
+    info_.features = {"untimed", metal_3_2, metal_tables, metal_libraries};
     info_.simd_width = msl::lanes_per_simdgroup;
     info_.threadgroup_memory_bytes = msl::most_threadgroup_bytes;
     info_.last_level_cache_bytes = size_t{8} << 20;

@@ -13,7 +13,12 @@
 
 namespace attn {
 
-NS::String* string_of(const std::string& text) { return NS::String::string(text.c_str(), NS::UTF8StringEncoding); }
+NS::String* string_of(const std::string& text) {
+  NS::String* const made =
+      text.find('\0') == text.npos ? NS::String::string(text.c_str(), NS::UTF8StringEncoding) : nullptr;
+  if (!made) throw BadInput("metal: a text is not UTF-8, or has a byte 0");
+  return made;
+}
 
 std::string text_of(const NS::String* text) {
   const char* const bytes = text ? text->utf8String() : nullptr;
@@ -25,6 +30,18 @@ std::string text_of(const NS::Error* error) {
   return text.empty() ? "Metal gives no reason" : text;
 }
 
+namespace {
+
+Owned<MTL::Device> default_gpu() {
+  const Pool pool;
+  auto gpu = NS::TransferPtr(MTL::CreateSystemDefaultDevice());
+  if (gpu) return gpu;
+  const auto all = NS::TransferPtr(MTL::CopyAllDevices());
+  return all && all->count() > 0 ? NS::RetainPtr(all->object<MTL::Device>(0)) : Owned<MTL::Device>();
+}
+
+}  // namespace
+
 std::shared_ptr<Gpu> Gpu::shared() {
   static std::mutex mutex;
   static std::weak_ptr<Gpu> known;
@@ -34,7 +51,7 @@ std::shared_ptr<Gpu> Gpu::shared() {
   return gpu;
 }
 
-Gpu::Gpu() : metal_(NS::TransferPtr(MTL::CreateSystemDefaultDevice())) {
+Gpu::Gpu() : metal_(default_gpu()) {
   if (!metal_) throw DeviceMissing("metal: this machine has no GPU that Metal can use");
   const Pool pool;
   is_macos_15_ = NS::ProcessInfo::processInfo()->isOperatingSystemAtLeastVersion({15, 0, 0});
@@ -44,6 +61,13 @@ Gpu::Gpu() : metal_(NS::TransferPtr(MTL::CreateSystemDefaultDevice())) {
   const auto descriptor = NS::TransferPtr(MTL::ResidencySetDescriptor::alloc()->init());
   NS::Error* error = nullptr;
   resident_ = NS::TransferPtr(metal_->newResidencySet(descriptor.get(), &error));
+}
+
+Gpu::~Gpu() {
+  const Pool pool;  // for what Metal releases later
+  blocks_.clear();
+  resident_.reset();
+  metal_.reset();
 }
 
 uint32_t Gpu::cores() {
@@ -143,7 +167,9 @@ void Gpu::make_resident(MTL::CommandQueue& queue) const {
 void Gpu::make_resident(MTL::ComputeCommandEncoder& encoder) const {
   if (resident_) return;
   const std::lock_guard lock(mutex_);
-  std::vector<const MTL::Resource*> all(others_.begin(), others_.end());
+  const std::vector<const MTL::Resource*> others(others_.begin(), others_.end());
+  if (!others.empty()) encoder.useResources(others.data(), others.size(), MTL::ResourceUsageRead);
+  std::vector<const MTL::Resource*> all;
   for (const auto& [address, block] : blocks_) all.push_back(block.buffer.get());
   if (!all.empty()) encoder.useResources(all.data(), all.size(), MTL::ResourceUsageRead | MTL::ResourceUsageWrite);
 }

@@ -31,7 +31,7 @@ class Pool {
   NS::AutoreleasePool* const pool_;
 };
 
-/// Returns a string that lives until the thread's Pool ends.
+/// Returns a string that lives until the thread's Pool ends. Throws BadInput for a text that is not UTF-8.
 NS::String* string_of(const std::string& text);
 /// Returns the text; an empty text for null.
 std::string text_of(const NS::String* text);
@@ -44,6 +44,9 @@ class Gpu {
   /// device allocated. Throws DeviceMissing.
   static std::shared_ptr<Gpu> shared();
   Gpu();
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
 
   MTL::Device& metal() const { return *metal_.get(); }
   /// Whether this system is macOS 15 or later.
@@ -68,8 +71,8 @@ class Gpu {
   /// Throws std::logic_error if the bytes do not lie in one allocation.
   Place place_of(const void* address, size_t bytes) const;
 
-  /// Lets kernels of a queue or of an encoder touch all memory. From macOS 15 on the queue gets a set of all memory
-  /// once; before, each encoder names all memory.
+  /// Lets kernels of a queue or of an encoder touch all memory. If the GPU has residency sets, the queue gets a set of
+  /// all memory once; else each encoder names all memory.
   void make_resident(MTL::CommandQueue& queue) const;
   void make_resident(MTL::ComputeCommandEncoder& encoder) const;
 
@@ -78,9 +81,9 @@ class Gpu {
     Owned<MTL::Buffer> buffer;
     size_t offset = 0, bytes = 0;
   };
-  const Owned<MTL::Device> metal_;
+  Owned<MTL::Device> metal_;
   bool is_macos_15_ = false;
-  Owned<MTL::ResidencySet> resident_;  // null before macOS 15
+  Owned<MTL::ResidencySet> resident_;  // null before macOS 15, and on GPUs before Apple6
   mutable std::mutex mutex_;           // for blocks_ and resident_
   std::map<uint64_t, Block> blocks_;   // by the address for kernels
   std::set<MTL::Resource*> others_;    // see keep_resident()

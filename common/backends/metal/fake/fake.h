@@ -27,15 +27,21 @@ struct Misuse : std::logic_error {
 struct System {
   int macos = 15;
   bool has_gpu = true;
-  long family = 1009;  // MTLGPUFamilyApple9, of an M3 and M4
+  bool has_default = true;  // whether the GPU is the system's default; else it is only in the list of all
+  long family = 1009;       // MTLGPUFamilyApple9, of an M3 and M4
   size_t threadgroup_bytes = 32768;
   size_t threads_per_threadgroup = 1024;  // that a pipeline allows
   size_t memory_bytes = size_t{8} << 30;
   bool other_fragments = false;  // simdgroup matrices lie in another order in the lanes
   bool fast_math = false;        // the compiler assumes finite numbers, whatever its options say
+  bool addresses = true;         // whether memory has an address for kernels
+  bool links = true;             // whether there are tables of functions, and dynamic libraries
   bool gives_times = true;
-  bool ends = true;             // whether command buffers ever complete
-  long error = 0;               // the MTLCommandBufferError with which command buffers end
+  bool overlap = false;  // the times of command buffers overlap: from 1 s to 2 s, from 1 s to 3 s, and so on
+  bool ends = true;      // whether command buffers ever complete
+  long error = 0;        // the MTLCommandBufferError with which the next command buffer ends
+  std::string error_text = "the command buffer\nfails";
+  std::string error_domain = "MTLCommandBufferErrorDomain";
   bool finds = true;            // whether an archive has the code that it got
   std::set<std::string> fails;  // messages that return nil, with an error where they have one: "newCommandQueue"
 };

@@ -13,6 +13,8 @@
 #include <mutex>
 #include <optional>
 #include <regex>
+#include <set>
+#include <string_view>
 
 #include "common/backends/metal/emulator/emulator.h"
 #include "common/backends/metal/fake/runtime.h"
@@ -30,6 +32,11 @@ namespace {
 [[noreturn]] void end_process(const char* what) {
   std::fprintf(stderr, "fake Metal: %s\n", what);
   std::abort();
+}
+
+/// For objects that Metal may hand on to the thread's pool when they begin or end.
+void need_pool(const char* what) {
+  if (!has_pool()) end_process(what);
 }
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -83,19 +90,34 @@ struct CompileOptions : Object {
 
 struct Library : Object {
   Library() : Object("MTLLibrary") {}
-  std::string text;
+  std::string text, install_name;
   int language = 320;
   bool fast_math = true;
   NS::Integer type = MTL::LibraryTypeExecutable;
   Ref<Array> libraries;
 
-  /// Returns the names of the kernels and of the visible functions.
-  std::vector<std::string> names() const {
+  /// The names of functions, as Metal sees them.
+  struct Names {
+    std::set<std::string> kernels, visible, declared;  // declared: visible functions of other libraries
+  };
+  Names names() const {
     // Each begins a line, as in this project's texts.
-    static const std::regex function(R"((?:^|\n)(?:kernel void|\[\[(?:visible|stitchable)\]\] \w+) (\w+)\()");
-    std::vector<std::string> found;
-    for (std::sregex_iterator it(text.begin(), text.end(), function), end; it != end; ++it) found.push_back((*it)[1]);
-    return found;
+    static const std::regex define(R"((?:^|\n)#define (\w+) (\w+_anew_\w+))");
+    static const std::regex function(R"((?:^|\n)(?:(kernel) void|\[\[(?:visible|stitchable)\]\] \w+) (\w+)\()");
+    std::map<std::string, std::string> renamed;
+    for (std::sregex_iterator it(text.begin(), text.end(), define), end; it != end; ++it) renamed[(*it)[1]] = (*it)[2];
+    Names all;
+    for (std::sregex_iterator it(text.begin(), text.end(), function), end; it != end; ++it) {
+      size_t at = static_cast<size_t>(it->position() + it->length());
+      for (int open = 1; open > 0 && at < text.size(); ++at) open += text[at] == '(' ? 1 : text[at] == ')' ? -1 : 0;
+      const bool defined = text.substr(text.find_first_not_of(" \n", at), 1) != ";";
+      const auto other = renamed.find((*it)[2]);
+      (!defined           ? all.declared
+       : (*it)[1].matched ? all.kernels
+                          : all.visible)
+          .insert(other == renamed.end() ? (*it)[2].str() : other->second);
+    }
+    return all;
   }
 };
 struct DynamicLibrary : Object {
@@ -113,6 +135,7 @@ struct Function : Object {
   Ref<Library> library;
   std::string name;
   Constants constants;
+  bool is_kernel = false;
 };
 struct LinkedFunctions : Object {
   LinkedFunctions() : Object("MTLLinkedFunctions") {}
@@ -121,17 +144,29 @@ struct LinkedFunctions : Object {
 };
 /// A function as a pipeline has it.
 struct FunctionHandle : Object {
-  explicit FunctionHandle(const void* at) : Object("MTLFunctionHandle"), address(at) {}
+  FunctionHandle(const void* at, const Object* of) : Object("MTLFunctionHandle"), address(at), pipeline(of) {}
   const void* const address;
+  const Object* const pipeline;
 };
-/// The table itself is a Buffer with the addresses of functions.
+/// A buffer with the addresses of functions.
+struct VisibleFunctionTable : Buffer {
+  VisibleFunctionTable(size_t count, const Object* of)
+      : Buffer(count * sizeof(void*), "MTLVisibleFunctionTable"), pipeline(of) {}
+  const Object* const pipeline;
+};
 struct VisibleFunctionTableDescriptor : Object {
   VisibleFunctionTableDescriptor() : Object("MTLVisibleFunctionTableDescriptor") {}
   NS::UInteger count = 0;
 };
 
+/// What a kernel is linked with: private functions, functions of a table, or functions of dynamic libraries.
+struct Links {
+  std::vector<Ref<Function>> functions;
+  bool in_table = false;
+};
+
 /// A line for each function that takes part, and the texts: what decides the machine code.
-std::string identity(const Function& function, const std::vector<const Function*>& linked) {
+std::string identity(const Function& function, const Links& links) {
   std::string text;
   const auto add = [&](const Function& one) {
     text += fmt::format("{} {} {}", one.name, one.library->language, one.library->fast_math);
@@ -139,8 +174,18 @@ std::string identity(const Function& function, const std::vector<const Function*
     text += "\n" + one.library->text + "\n";
   };
   add(function);
-  for (const Function* const one : linked) add(*one);
-  return sha256(text);
+  for (const Ref<Function>& one : links.functions) add(*one);
+  return text;
+}
+
+/// Returns the text without the endings that make the names of functions new. So the emulator compiles a kernel once
+/// only.
+std::string old_names(std::string text) {
+  constexpr std::string_view begins = "_anew_";
+  for (size_t at = text.find(begins); at != text.npos; at = text.find(begins, at)) {
+    text.erase(at, text.find_first_not_of("0123456789abcdef_", at + begins.size()) - at);
+  }
+  return text;
 }
 
 const msl::Compiler& compiler() {
@@ -149,11 +194,18 @@ const msl::Compiler& compiler() {
 }
 
 /// Compiles a kernel, or takes it from the folder $ATTENTION_PROTO_CACHE. Throws CompileError.
-Binary compiled(const Function& function, const std::vector<const Function*>& linked) {
+Binary compiled(const Function& function, const Links& links) {
+  // A call refers to a visible function only if its declaration says that it is one.
+  const std::set<std::string> declared = function.library->names().declared;
+  for (const Ref<Function>& one : links.functions) {
+    if (!links.in_table && !declared.contains(one->name)) {
+      throw CompileError(fmt::format("no declaration of {} as [[visible]]", one->name));
+    }
+  }
   static std::mutex mutex;
   static std::map<std::string, Binary> known;
   const std::string id =
-      sha256(fmt::format("{} {} {}", compiler().identity(), identity(function, linked), system().fast_math));
+      sha256(fmt::format("{} {} {}", compiler().identity(), old_names(identity(function, links)), system().fast_math));
   {
     const std::lock_guard lock(mutex);
     if (const auto found = known.find(id); found != known.end()) return found->second;
@@ -166,12 +218,14 @@ Binary compiled(const Function& function, const std::vector<const Function*>& li
     constexpr const char* name = "program_source";
     const Library& library = *function.library;
     msl::Source source{.path = name,
-                       .function = function.name,
-                       .texts = {{name, library.text}},
+                       .function = old_names(function.name),
+                       .texts = {{name, old_names(library.text)}},
                        .constants = function.constants,
                        .language = library.language,
                        .fast_math = library.fast_math || system().fast_math};
-    for (const Function* const one : linked) source.linked.emplace_back(one->name, one->library->text);
+    for (const Ref<Function>& one : links.functions) {
+      source.linked.emplace_back(old_names(one->name), old_names(one->library->text));
+    }
     binary = compiler().compile(source);
     std::error_code ignored;
     if (!path.empty() && std::filesystem::is_directory(folder, ignored)) {
@@ -188,7 +242,8 @@ struct BinaryArchiveDescriptor : Object {
 };
 struct BinaryArchive : Object {
   BinaryArchive() : Object("MTLBinaryArchive") {}
-  std::map<std::string, Binary> codes;  // by identity()
+  std::map<std::string, Binary> codes;  // by the hash of identity()
+  std::string path;                     // of the file that Metal may still read
 };
 constexpr std::string_view archive_begins = "a fake archive\n";
 
@@ -198,46 +253,49 @@ struct ComputePipelineDescriptor : Object {
   Ref<LinkedFunctions> linked;
   Ref<Array> archives, preloaded;
 
-  /// The functions that the kernel is linked with: private functions, and functions of dynamic libraries.
-  std::vector<Ref<Function>> functions() const {
-    std::vector<Ref<Function>> all;
+  Links links() const {
+    Links all;
     if (linked && linked->functions) {
-      for (const Ref<Object>& one : linked->functions->all) all.emplace_back(static_cast<Function*>(one.get()));
+      all.in_table = linked->in_table;
+      for (const Ref<Object>& one : linked->functions->all)
+        all.functions.emplace_back(static_cast<Function*>(one.get()));
     }
     if (preloaded) {
       for (const Ref<Object>& one : preloaded->all) {
         Ref<Function> whole(new Function);
         release(whole.get());
         whole->library = static_cast<DynamicLibrary*>(one.get())->library;
-        const std::vector<std::string> names = whole->library->names();
+        const std::set<std::string> names = whole->library->names().visible;
         if (names.empty()) misused("a dynamic library without a function");
-        whole->name = names.front();
-        all.push_back(whole);
+        whole->name = *names.begin();
+        all.functions.push_back(whole);
       }
+    }
+    const Ref<Array>& needed = function->library->libraries;
+    for (const Ref<Object>& one : needed ? needed->all : std::vector<Ref<Object>>()) {
+      const auto is_it = [&](const Ref<Object>& other) { return other.get() == one.get(); };
+      if (!preloaded || std::ranges::none_of(preloaded->all, is_it)) misused("a pipeline lacks a dynamic library");
     }
     return all;
   }
 };
-std::vector<const Function*> pointers(const std::vector<Ref<Function>>& functions) {
-  std::vector<const Function*> all;
-  for (const Ref<Function>& one : functions) all.push_back(one.get());
-  return all;
-}
 
 struct Pipeline : Object {
-  Pipeline(const Binary& binary, const std::vector<Ref<Function>>& functions)
-      : Object("MTLComputePipelineState"), kernel(binary), linked(functions) {}
+  Pipeline(const Binary& binary, Links links)
+      : Object("MTLComputePipelineState"), kernel(binary), linked(std::move(links)) {}
+  ~Pipeline() override { need_pool("a pipeline ends without an autorelease pool"); }
   const msl::Kernel kernel;
-  const std::vector<Ref<Function>> linked;
+  const Links linked;
 };
 
 // ---- commands
 
 struct Fence : Object {
   Fence() : Object("MTLFence") {}
+  bool updated = false;
 };
 
-/// What a dispatch was given.
+/// What a dispatch was given. An encoder keeps all for its next dispatch.
 struct Dispatch {
   Ref<Pipeline> pipeline;
   struct Argument {
@@ -247,6 +305,7 @@ struct Dispatch {
   };
   std::map<uint32_t, Argument> arguments;
   std::map<uint32_t, size_t> threadgroup_bytes;
+  std::set<uint32_t> new_arguments, new_lengths;  // that were set since the pipeline was
   Grid grid, threads;
 };
 
@@ -255,13 +314,15 @@ struct CommandBuffer;
 
 struct Queue : Object {
   Queue() : Object("MTLCommandQueue") {}
+  ~Queue() override { need_pool("a queue ends without an autorelease pool"); }
   void run_until(const CommandBuffer* last);
 
   std::mutex mutex;
   std::vector<Ref<ResidencySet>> sets;
   std::vector<Ref<CommandBuffer>> committed;  // that have not run
   Ref<Fence> updated;                         // by the last encoder that was committed
-  bool any_encoder = false;
+  int count = 0;                              // of buffers that have run
+  bool faulted = false;
 };
 
 struct CommandBuffer : Object {
@@ -270,7 +331,8 @@ struct CommandBuffer : Object {
   std::vector<Ref<Encoder>> encoders;
   Encoder* open = nullptr;
   NS::UInteger status = MTL::CommandBufferStatusNotEnqueued;
-  int asked = 0;  // how often the host asked for the status
+  int asked = 0;         // how often the host asked for the status
+  bool has_run = false;  // the status says so when the host asks for it
   double begin = 0, end = 0;
   Ref<Error> error;
 };
@@ -334,34 +396,54 @@ void run(const Dispatch& dispatch, const std::vector<Ref<Buffer>>& resident) {
 }
 
 void run(CommandBuffer& buffer) {
+  Queue& queue = *buffer.queue;
+  const auto fail = [&](long code, const std::string& text, const std::string& domain) {
+    buffer.error = Ref<Error>(new Error(code, text, domain));
+    release(buffer.error.get());
+  };
+  constexpr const char* domain = "MTLCommandBufferErrorDomain";
   buffer.begin = now();
   try {
+    if (queue.faulted) fail(MTL::CommandBufferErrorAccessRevoked, "ignored after an earlier fault", domain);
     if (system().error != 0) {
-      buffer.error = Ref<Error>(new Error(system().error, "the command buffer\nfails"));
-      release(buffer.error.get());
+      fail(system().error, system().error_text, system().error_domain);
       system().error = 0;
     }
     for (const Ref<Encoder>& encoder : buffer.encoders) {
+      // Nothing orders the fills of an encoder.
+      if (std::string_view(encoder->class_name) == "MTLBlitCommandEncoder") std::ranges::reverse(encoder->commands);
       for (const auto& command : encoder->commands) {
         if (!buffer.error) command();
       }
     }
   } catch (const std::exception& fault) {
-    buffer.error = Ref<Error>(new Error(MTL::CommandBufferErrorPageFault, fault.what()));
-    release(buffer.error.get());
+    fail(MTL::CommandBufferErrorPageFault, fault.what(), domain);
   }
+  for (const Ref<Encoder>& encoder : buffer.encoders) {
+    if (buffer.error && encoder->updates) encoder->updates->updated = false;
+  }
+  queue.faulted = queue.faulted || (buffer.error && buffer.error->code != MTL::CommandBufferErrorOutOfMemory &&
+                                    buffer.error->text.find("OutOfMemory") == std::string::npos);
   buffer.end = std::max(now(), buffer.begin + 1e-9);
+  if (system().overlap) buffer.begin = 1, buffer.end = 2 + queue.count;
   if (!system().gives_times) buffer.begin = buffer.end = 0;
-  buffer.status = buffer.error ? MTL::CommandBufferStatusError : MTL::CommandBufferStatusCompleted;
+  ++queue.count;
+  buffer.has_run = true;
 }
 
 void Queue::run_until(const CommandBuffer* last) {
-  while (!committed.empty()) {
+  while (!last->has_run) {
     const Ref<CommandBuffer> first = committed.front();
     committed.erase(committed.begin());
     run(*first);
-    if (first.get() == last) return;
   }
+}
+
+/// Tells the host that the buffer has run.
+void complete(CommandBuffer& buffer) {
+  const std::lock_guard lock(buffer.queue->mutex);
+  buffer.queue->run_until(&buffer);
+  buffer.status = buffer.error ? MTL::CommandBufferStatusError : MTL::CommandBufferStatusCompleted;
 }
 
 void commit(CommandBuffer& buffer) {
@@ -369,17 +451,32 @@ void commit(CommandBuffer& buffer) {
   if (buffer.open && !buffer.open->ended) misused("a command buffer is committed while an encoder is open");
   Queue& queue = *buffer.queue;
   const std::lock_guard lock(queue.mutex);
+  bool is_first = queue.committed.empty();
   for (const Ref<Encoder>& encoder : buffer.encoders) {
-    const bool waits = std::ranges::any_of(encoder->waits_for,
-                                           [&](const Ref<Fence>& fence) { return fence.get() == queue.updated.get(); });
-    if (queue.any_encoder && !(queue.updated && waits)) {
+    const std::vector<Ref<Fence>>& waits = encoder->waits_for;
+    if (!std::ranges::all_of(waits, [](const Ref<Fence>& fence) { return fence->updated; })) {
+      misused("an encoder waits for a fence that none updates");
+    }
+    const auto is_last = [&](const Ref<Fence>& fence) { return fence.get() == queue.updated.get(); };
+    if (!is_first && !(queue.updated && std::ranges::any_of(waits, is_last))) {
       misused("an encoder does not wait for the one before it, whose memory Metal does not track");
     }
-    queue.any_encoder = true;
+    is_first = false;
     queue.updated = encoder->updates;
+    if (queue.updated) queue.updated->updated = true;
   }
   buffer.status = MTL::CommandBufferStatusCommitted;
   queue.committed.emplace_back(&buffer);
+}
+
+/// Returns a new command buffer. A queue waits while 64 of its buffers have not completed.
+Object* new_buffer(Queue& queue) {
+  const std::lock_guard lock(queue.mutex);
+  if (queue.committed.size() >= 64) {
+    if (!system().ends) misused("commandBuffer waits without an end");
+    queue.run_until(queue.committed.front().get());
+  }
+  return autoreleased(new CommandBuffer(&queue));
 }
 
 Object* new_encoder(CommandBuffer& buffer, const char* class_name) {
@@ -401,17 +498,18 @@ void dispatch(Encoder& encoder, const MTL::Size& grid, const MTL::Size& threads)
     for (const auto& [number, value] : map) all.push_back(number);
     return all;
   };
-  const auto is_same = [](std::vector<uint32_t> wanted, const std::vector<uint32_t>& given) {
-    std::ranges::sort(wanted);
-    return wanted == given;
+  const auto is_same = [](const std::vector<uint32_t>& wanted, const auto& given) {
+    return std::set<uint32_t>(wanted.begin(), wanted.end()) == std::set<uint32_t>(given.begin(), given.end());
   };
-  if (!is_same(kernel.indices("buffer"), numbers(one.arguments))) {
+  if (!is_same(kernel.indices("buffer"), one.new_arguments)) {
     misused(fmt::format("a kernel has buffers [{}], but is bound to [{}]", fmt::join(kernel.indices("buffer"), ", "),
-                        fmt::join(numbers(one.arguments), ", ")));
+                        fmt::join(one.new_arguments, ", ")));
   }
-  if (!is_same(kernel.indices("threadgroup"), numbers(one.threadgroup_bytes))) {
+  if (!is_same(kernel.indices("threadgroup"), one.new_lengths) ||
+      !is_same(kernel.indices("threadgroup"), numbers(one.threadgroup_bytes))) {
     misused("the lengths of threadgroup memory are not those that the kernel needs");
   }
+  std::erase_if(one.arguments, [&](const auto& argument) { return !one.new_arguments.contains(argument.first); });
   size_t bytes = kernel.threadgroup_bytes();
   for (const auto& [index, length] : one.threadgroup_bytes) bytes += length;
   if (bytes > system().threadgroup_bytes) misused(fmt::format("{} bytes of threadgroup memory", bytes));
@@ -422,8 +520,6 @@ void dispatch(Encoder& encoder, const MTL::Size& grid, const MTL::Size& threads)
   one.threads = {static_cast<uint32_t>(threads.width), static_cast<uint32_t>(threads.height),
                  static_cast<uint32_t>(threads.depth)};
   if (one.grid.count() == 0) misused("a dispatch of no threadgroups");
-  // Metal keeps a pipeline's arguments for the next dispatch; the device must set all of them again.
-  encoder.next = {};
   encoder.add([one = std::move(one), &encoder] {
     std::vector<Ref<Buffer>> resident = encoder.used;
     for (const Ref<ResidencySet>& set : encoder.buffer->queue->sets) {
@@ -436,30 +532,36 @@ void dispatch(Encoder& encoder, const MTL::Size& grid, const MTL::Size& threads)
 // ---- the device
 
 struct Device : Object {
-  Device() : Object("MTLDevice") {}
+  Device() : Object("MTLDevice") { need_pool("a device begins without an autorelease pool"); }
+  ~Device() override { need_pool("a device ends without an autorelease pool"); }
 };
 struct Architecture : Object {
   Architecture() : Object("MTLArchitecture") {}
 };
 
 Object* new_library(const std::string& text, CompileOptions* options, Object** error) {
+  if (options && options->language >= MTL::LanguageVersion3_2 && system().macos < 15) {
+    set_error(error, MTL::LibraryErrorUnsupported, "Metal 3.2 needs macOS 15");
+    return nullptr;
+  }
   auto* const library = new Library;
   library->text = text;
   if (options) {
-    library->language = options->language >= MTL::LanguageVersion3_2 ? 320 : 310;
+    library->language = static_cast<int>((options->language >> 16) * 100 + (options->language & 0xffff) * 10);
+    library->install_name = options->install_name;
     library->fast_math = options->fast_math;
     library->type = options->type;
     library->libraries = options->libraries;
   }
   // Metal compiles all kernels here. A kernel with function constants compiles only when they have values, and one that
   // calls functions of other libraries only when it is linked; here its mistakes show then.
-  const std::vector<std::string> names = library->names();
+  const std::set<std::string> names = library->names().kernels;
   const bool later = text.find("[[function_constant(") != text.npos || text.find("[[visible]]") != text.npos;
   if (!names.empty() && !later) {
     Function first;
     retain(&first);
     first.library = library;
-    first.name = names.front();
+    first.name = *names.begin();
     try {
       compiled(first, {});
     } catch (const CompileError& wrong) {
@@ -473,8 +575,8 @@ Object* new_library(const std::string& text, CompileOptions* options, Object** e
 }
 
 Object* new_function(Library& library, const std::string& name, const Constants& constants, Object** error) {
-  const std::vector<std::string> names = library.names();
-  if (std::ranges::find(names, name) == names.end()) {
+  const Library::Names names = library.names();
+  if (!names.kernels.contains(name) && !names.visible.contains(name)) {
     set_error(error, MTL::LibraryErrorFunctionNotFound, fmt::format("there is no function {}", name));
     return nullptr;
   }
@@ -482,17 +584,21 @@ Object* new_function(Library& library, const std::string& name, const Constants&
   function->library = &library;
   function->name = name;
   function->constants = constants;
+  function->is_kernel = names.kernels.contains(name);
   return function;
 }
 
 Object* new_pipeline(ComputePipelineDescriptor& descriptor, NS::UInteger options, Object** error) {
   if (!descriptor.function) misused("a pipeline without a function");
-  const std::vector<Ref<Function>> linked = descriptor.functions();
+  const Links links = descriptor.links();
   if (descriptor.archives) {
     for (const Ref<Object>& one : descriptor.archives->all) {
-      const auto& codes = static_cast<BinaryArchive*>(one.get())->codes;
-      const auto found = codes.find(identity(*descriptor.function, pointers(linked)));
-      if (found != codes.end() && system().finds) return new Pipeline(found->second, linked);
+      const auto& archive = *static_cast<BinaryArchive*>(one.get());
+      if (!archive.path.empty() && !std::filesystem::exists(archive.path)) {
+        misused("an archive's file is gone before its pipeline is made");
+      }
+      const auto found = archive.codes.find(sha256(identity(*descriptor.function, links)));
+      if (found != archive.codes.end() && system().finds) return new Pipeline(found->second, links);
     }
     if ((options & MTL::PipelineOptionFailOnBinaryArchiveMiss) != 0) {
       set_error(error, 1, "the archive has no code for the kernel");
@@ -500,7 +606,7 @@ Object* new_pipeline(ComputePipelineDescriptor& descriptor, NS::UInteger options
     }
   }
   try {
-    return new Pipeline(compiled(*descriptor.function, pointers(linked)), linked);
+    return new Pipeline(compiled(*descriptor.function, links), links);
   } catch (const CompileError& wrong) {
     set_error(error, MTL::LibraryErrorCompileFailure, std::string(wrong.log()));
     return nullptr;
@@ -510,6 +616,7 @@ Object* new_pipeline(ComputePipelineDescriptor& descriptor, NS::UInteger options
 Object* new_archive(const BinaryArchiveDescriptor& descriptor, Object** error) {
   auto* const archive = new BinaryArchive;
   if (!descriptor.url) return archive;
+  archive->path = descriptor.url->path;
   const std::optional<std::string> content = read_file(descriptor.url->path);
   std::string_view rest = content ? *content : std::string_view();
   bool ok = rest.starts_with(archive_begins);
@@ -562,10 +669,11 @@ void add_device() {
   method(device,
          "newBufferWithLength:options:", [](Object*, SEL message, NS::UInteger length, NS::UInteger) -> Object* {
            if (length == 0) misused("a buffer of 0 bytes");
-           return fails(message, nullptr) ? nullptr : new Buffer(length);
+           return fails(message, nullptr) || length > system().memory_bytes / 2 ? nullptr : new Buffer(length);
          });
   method(device, "newBufferWithBytes:length:options:",
          [](Object*, SEL message, const void* bytes, NS::UInteger length, NS::UInteger) -> Object* {
+           if (length == 0) misused("a buffer of 0 bytes");
            if (fails(message, nullptr)) return nullptr;
            auto* const buffer = new Buffer(length);
            std::memcpy(buffer->host + Buffer::offset, bytes, length);
@@ -573,17 +681,24 @@ void add_device() {
          });
   method(device, "respondsToSelector:", [](Object*, SEL, SEL) -> bool { return true; });
   method(device, "supportsFamily:", [](Object*, SEL, NS::Integer family) -> bool { return family <= system().family; });
+  method(device, "supportsFunctionPointers", [](Object*, SEL) -> bool { return system().links; });
+  method(device, "supportsDynamicLibraries", [](Object*, SEL) -> bool { return system().links; });
   method(device, "newResidencySetWithDescriptor:error:",
          [](Object*, SEL message, ResidencySetDescriptor*, Object** error) -> Object* {
-           if (system().family < MTL::GPUFamilyApple6) misused("a residency set on a GPU that has none");
+           if (system().macos < 15 || system().family < MTL::GPUFamilyApple6) {
+             misused("a residency set on a system that has none");
+           }
            return fails(message, error) ? nullptr : new ResidencySet;
          });
   method(device, "newLibraryWithSource:options:error:",
          [](Object*, SEL message, String* text, CompileOptions* options, Object** error) -> Object* {
+           if (!text) misused("a library of no text");
            return fails(message, error) ? nullptr : new_library(text->text, options, error);
          });
   method(device, "newDynamicLibrary:error:", [](Object*, SEL message, Library* library, Object** error) -> Object* {
+    if (!system().links) misused("a dynamic library on a GPU that has none");
     if (library->type != MTL::LibraryTypeDynamic) misused("a dynamic library of a library of another type");
+    if (library->install_name.empty()) misused("a dynamic library without a name to install it by");
     if (fails(message, error)) return nullptr;
     auto* const dynamic = new DynamicLibrary;
     dynamic->library = library;
@@ -596,6 +711,14 @@ void add_device() {
          [](Object*, SEL message, BinaryArchiveDescriptor* descriptor, Object** error) -> Object* {
            return fails(message, error) ? nullptr : new_archive(*descriptor, error);
          });
+}
+
+void set_functions(LinkedFunctions& links, Array* functions, bool in_table) {
+  for (const Ref<Object>& one : functions->all) {
+    if (static_cast<Function*>(one.get())->is_kernel) misused("a kernel is linked with a kernel");
+  }
+  links.functions = functions;
+  links.in_table = in_table;
 }
 
 void add_kernels() {
@@ -624,16 +747,16 @@ void add_kernels() {
          });
   method("MTLLibrary", "newFunctionWithName:constantValues:error:",
          [](Library* self, SEL message, String* name, FunctionConstantValues* values, Object** error) -> Object* {
+           if (!name) misused("a function of no name");
            return fails(message, error) ? nullptr : new_function(*self, name->text, values->values, error);
          });
 
   allocatable<LinkedFunctions>("MTLLinkedFunctions");
-  method("MTLLinkedFunctions",
-         "setPrivateFunctions:", [](LinkedFunctions* self, SEL, Array* functions) { self->functions = functions; });
-  method("MTLLinkedFunctions", "setFunctions:", [](LinkedFunctions* self, SEL, Array* functions) {
-    self->functions = functions;
-    self->in_table = true;
+  method("MTLLinkedFunctions", "setPrivateFunctions:", [](LinkedFunctions* self, SEL, Array* functions) {
+    set_functions(*self, functions, false);
   });
+  method("MTLLinkedFunctions",
+         "setFunctions:", [](LinkedFunctions* self, SEL, Array* functions) { set_functions(*self, functions, true); });
   method("MTLLinkedFunctions", "functions",
          [](LinkedFunctions* self, SEL) -> Object* { return self->in_table ? self->functions.get() : nullptr; });
   method("MTLComputePipelineDescriptor", "linkedFunctions",
@@ -641,9 +764,10 @@ void add_kernels() {
   method("MTLComputePipelineState",
          "functionHandleWithFunction:", [](Pipeline* self, SEL message, Function* function) -> Object* {
            if (fails(message, nullptr)) return nullptr;
-           for (size_t i = 0; i < self->linked.size(); ++i) {
-             if (self->linked[i].get() != function) continue;
-             return autoreleased(new FunctionHandle(self->kernel.functions().at(i)));
+           const std::vector<Ref<Function>>& all = self->linked.functions;
+           for (size_t i = 0; self->linked.in_table && i < all.size(); ++i) {  // private functions have no handle
+             if (all[i].get() != function) continue;
+             return autoreleased(new FunctionHandle(self->kernel.functions().at(i), self));
            }
            return nullptr;
          });
@@ -651,12 +775,13 @@ void add_kernels() {
   method("MTLVisibleFunctionTableDescriptor", "setFunctionCount:",
          [](VisibleFunctionTableDescriptor* self, SEL, NS::UInteger count) { self->count = count; });
   method("MTLComputePipelineState", "newVisibleFunctionTableWithDescriptor:",
-         [](Pipeline*, SEL message, VisibleFunctionTableDescriptor* wanted) -> Object* {
-           if (fails(message, nullptr)) return nullptr;
-           return new Buffer(wanted->count * sizeof(void*), "MTLVisibleFunctionTable");
+         [](Pipeline* self, SEL message, VisibleFunctionTableDescriptor* wanted) -> Object* {
+           if (!system().links) misused("a table of functions on a GPU that has none");
+           return fails(message, nullptr) ? nullptr : new VisibleFunctionTable(wanted->count, self);
          });
   method("MTLVisibleFunctionTable",
-         "setFunction:atIndex:", [](Buffer* self, SEL, FunctionHandle* handle, NS::UInteger index) {
+         "setFunction:atIndex:", [](VisibleFunctionTable* self, SEL, FunctionHandle* handle, NS::UInteger index) {
+           if (!handle || handle->pipeline != self->pipeline) misused("a table gets a function of another pipeline");
            if (index * sizeof(void*) >= self->length) misused("a function beyond the table");
            std::memcpy(self->host + Buffer::offset + index * sizeof(void*), &handle->address, sizeof(void*));
          });
@@ -688,10 +813,9 @@ void add_kernels() {
   method("MTLBinaryArchive", "addComputePipelineFunctionsWithDescriptor:error:",
          [](BinaryArchive* self, SEL message, ComputePipelineDescriptor* descriptor, Object** error) -> bool {
            if (fails(message, error)) return false;
-           const std::vector<Ref<Function>> linked = descriptor->functions();
+           const Links links = descriptor->links();
            try {
-             self->codes[identity(*descriptor->function, pointers(linked))] =
-                 compiled(*descriptor->function, pointers(linked));
+             self->codes[sha256(identity(*descriptor->function, links))] = compiled(*descriptor->function, links);
              return true;
            } catch (const CompileError& wrong) {
              set_error(error, MTL::BinaryArchiveErrorCompilationFailure, std::string(wrong.log()));
@@ -707,8 +831,9 @@ void add_kernels() {
 
 void add_memory() {
   method("MTLBuffer", "contents", [](Buffer* self, SEL) -> void* { return self->host + Buffer::offset; });
-  method("MTLBuffer", "gpuAddress",
-         [](Buffer* self, SEL) -> uint64_t { return reinterpret_cast<uint64_t>(self->gpu + Buffer::offset); });
+  method("MTLBuffer", "gpuAddress", [](Buffer* self, SEL) -> uint64_t {
+    return system().addresses ? reinterpret_cast<uint64_t>(self->gpu + Buffer::offset) : 0;
+  });
   allocatable<ResidencySetDescriptor>("MTLResidencySetDescriptor");
   constexpr const char* set = "MTLResidencySet";
   method(set, "addAllocation:", [](ResidencySet* self, SEL, Buffer* buffer) { self->wanted.emplace_back(buffer); });
@@ -720,12 +845,17 @@ void add_memory() {
   method(set, "commit", [](ResidencySet* self, SEL) { self->resident = self->wanted; });
 }
 
+void set_argument(Encoder& encoder, NS::UInteger index, Dispatch::Argument argument) {
+  encoder.check();
+  encoder.next.arguments[static_cast<uint32_t>(index)] = std::move(argument);
+  encoder.next.new_arguments.insert(static_cast<uint32_t>(index));
+}
+
 void add_commands() {
   constexpr const char* queue = "MTLCommandQueue";
   method(queue, "addResidencySet:", [](Queue* self, SEL, ResidencySet* set) { self->sets.emplace_back(set); });
-  method(queue, "commandBuffer", [](Queue* self, SEL message) -> Object* {
-    return fails(message, nullptr) ? nullptr : autoreleased(new CommandBuffer(self));
-  });
+  method(queue, "commandBuffer",
+         [](Queue* self, SEL message) -> Object* { return fails(message, nullptr) ? nullptr : new_buffer(*self); });
   constexpr const char* buffer = "MTLCommandBuffer";
   method(buffer, "computeCommandEncoder", [](CommandBuffer* self, SEL message) -> Object* {
     return fails(message, nullptr) ? nullptr : new_encoder(*self, "MTLComputeCommandEncoder");
@@ -735,18 +865,14 @@ void add_commands() {
   });
   method(buffer, "commit", [](CommandBuffer* self, SEL) { commit(*self); });
   method(buffer, "status", [](CommandBuffer* self, SEL) -> NS::UInteger {
-    if (self->status == MTL::CommandBufferStatusCommitted && ++self->asked > 1 && system().ends) {
-      const std::lock_guard lock(self->queue->mutex);
-      self->queue->run_until(self);
-    }
+    if (self->status == MTL::CommandBufferStatusCommitted && ++self->asked > 1 && system().ends) complete(*self);
     return self->status;
   });
   method(buffer, "waitUntilCompleted", [](CommandBuffer* self, SEL) {
     if (self->status < MTL::CommandBufferStatusCommitted) misused("a wait for a command buffer without commit");
     if (self->status >= MTL::CommandBufferStatusCompleted) return;
     if (!system().ends) misused("a wait for a command buffer that does not end");
-    const std::lock_guard lock(self->queue->mutex);
-    self->queue->run_until(self);
+    complete(*self);
   });
   method(buffer, "error", [](CommandBuffer* self, SEL) -> Object* { return self->error.get(); });
   method(buffer, "GPUStartTime", [](CommandBuffer* self, SEL) -> double {
@@ -773,26 +899,33 @@ void add_commands() {
     });
   }
   constexpr const char* compute = "MTLComputeCommandEncoder";
-  method(compute,
-         "setComputePipelineState:", [](Encoder* self, SEL, Pipeline* pipeline) { self->next.pipeline = pipeline; });
+  method(compute, "setComputePipelineState:", [](Encoder* self, SEL, Pipeline* pipeline) {
+    self->check();
+    self->next.pipeline = pipeline;
+    self->next.new_arguments = self->next.new_lengths = {};
+  });
   method(compute, "setBytes:length:atIndex:",
          [](Encoder* self, SEL, const void* bytes, NS::UInteger length, NS::UInteger index) {
            if (length == 0 || length > 4096 || index > 30) misused("setBytes takes 1 to 4096 bytes, at 0 to 30");
            const auto* const begin = static_cast<const std::byte*>(bytes);
-           self->next.arguments[static_cast<uint32_t>(index)] = {{begin, begin + length}, {}, 0};
+           set_argument(*self, index, {{begin, begin + length}, {}, 0});
          });
   method(compute,
          "setBuffer:offset:atIndex:", [](Encoder* self, SEL, Buffer* bound, NS::UInteger offset, NS::UInteger index) {
            if (offset > bound->length || index > 30) misused("setBuffer with an offset beyond the buffer");
-           self->next.arguments[static_cast<uint32_t>(index)] = {{}, bound, offset};
+           set_argument(*self, index, {{}, bound, offset});
          });
   method(compute,
          "setThreadgroupMemoryLength:atIndex:", [](Encoder* self, SEL, NS::UInteger length, NS::UInteger index) {
+           self->check();
            if (length == 0 || length % 16 != 0) misused("threadgroup memory has a multiple of 16 bytes");
+           if (index > 30) misused("threadgroup memory has the numbers 0 to 30");
            self->next.threadgroup_bytes[static_cast<uint32_t>(index)] = length;
+           self->next.new_lengths.insert(static_cast<uint32_t>(index));
          });
   method(compute,
          "useResources:count:usage:", [](Encoder* self, SEL, Buffer* const* all, NS::UInteger count, NS::UInteger) {
+           self->check();
            for (NS::UInteger i = 0; i < count; ++i) self->used.emplace_back(all[i]);
          });
   method(compute, "memoryBarrierWithScope:", [](Encoder* self, SEL, NS::UInteger) { self->check(); });
@@ -812,17 +945,28 @@ void add_commands() {
          });
 }
 
+MTL::Device* new_device() {
+  static const bool added = (add_device(), add_kernels(), add_memory(), add_commands(), true);
+  (void)added;
+  return reinterpret_cast<MTL::Device*>(new Device);
+}
+
 }  // namespace
 }  // namespace attn::fake
 
 extern "C" {
 MTL::Device* MTLCreateSystemDefaultDevice() {
-  using namespace attn::fake;
-  static const bool added = (add_device(), add_kernels(), add_memory(), add_commands(), true);
-  (void)added;
-  return system().has_gpu ? reinterpret_cast<MTL::Device*>(new Device) : nullptr;
+  const attn::fake::System& system = attn::fake::system();
+  return system.has_gpu && system.has_default ? attn::fake::new_device() : nullptr;
 }
-NS::Array* MTLCopyAllDevices() { return nullptr; }
+NS::Array* MTLCopyAllDevices() {
+  auto* const all = new attn::fake::Array;
+  if (attn::fake::system().has_gpu) {
+    all->all.emplace_back(reinterpret_cast<attn::fake::Object*>(attn::fake::new_device()));
+    attn::fake::release(all->all.front().get());
+  }
+  return reinterpret_cast<NS::Array*>(all);
+}
 NS::Array* MTLCopyAllDevicesWithObserver(NS::Object**, MTL::DeviceNotificationHandlerBlock) { return nullptr; }
 void MTLRemoveDeviceObserver(const NS::Object*) {}
 }

@@ -26,7 +26,7 @@ struct World {
     const auto options = NS::TransferPtr(MTL::CompileOptions::alloc()->init());
     const auto library = NS::TransferPtr(gpu->newLibrary(string_of(text), options.get(), &error));
     const auto constants = NS::TransferPtr(MTL::FunctionConstantValues::alloc()->init());
-    const auto function = NS::TransferPtr(library->newFunction(string_of("add"), constants.get(), &error));
+    function = NS::TransferPtr(library->newFunction(string_of("add"), constants.get(), &error));
     const auto descriptor = NS::TransferPtr(MTL::ComputePipelineDescriptor::alloc()->init());
     descriptor->setComputeFunction(function.get());
     pipeline =
@@ -56,6 +56,7 @@ struct World {
   const Pool pool;
   const Owned<MTL::Device> gpu = NS::TransferPtr(MTL::CreateSystemDefaultDevice());
   const Owned<MTL::CommandQueue> queue = NS::TransferPtr(gpu->newCommandQueue());
+  Owned<MTL::Function> function;
   Owned<MTL::ComputePipelineState> pipeline;
   Owned<MTL::Buffer> memory;
   uint64_t address = 0;
@@ -120,6 +121,55 @@ const std::vector<std::pair<const char*, void (*)(World&)>>& misuses() {
          world.end();
          world.bind(encoder);
          encoder->dispatchThreadgroups(one, one);
+       }},
+      {"a pipeline after endEncoding",
+       [](World& world) {
+         MTL::ComputeCommandEncoder* const encoder = world.encoder();
+         world.end();
+         encoder->setComputePipelineState(world.pipeline.get());
+       }},
+      {"an argument of the launch before",
+       [](World& world) {
+         world.bind(world.encoder());
+         world.open->dispatchThreadgroups(one, one);
+         world.open->setComputePipelineState(world.pipeline.get());
+         world.open->dispatchThreadgroups(one, one);
+       }},
+      {"threadgroup memory of the launch before",
+       [](World& world) {
+         world.encoder()->setThreadgroupMemoryLength(16, 0);
+         world.bind(world.open);
+         world.open->dispatchThreadgroups(one, one);
+       }},
+      {"a fence that none updates",
+       [](World& world) {
+         const auto fence = NS::TransferPtr(world.gpu->newFence());
+         world.encoder()->waitForFence(fence.get());
+         world.end();
+         world.buffer->commit();
+       }},
+      {"65 command buffers",
+       [](World& world) {
+         system().ends = false;
+         for (int i = 0; i < 65; ++i) world.queue->commandBuffer()->commit();
+       }},
+      {"a residency set before macOS 15",
+       [](World& world) {
+         system().macos = 14;
+         NS::Error* error = nullptr;
+         const auto wanted = NS::TransferPtr(MTL::ResidencySetDescriptor::alloc()->init());
+         world.gpu->newResidencySet(wanted.get(), &error);
+       }},
+      {"a kernel linked with a kernel",
+       [](World& world) {
+         const NS::Object* const all[] = {world.function.get()};
+         const auto links = NS::TransferPtr(MTL::LinkedFunctions::alloc()->init());
+         links->setPrivateFunctions(NS::Array::array(all, 1));
+       }},
+      {"no text",
+       [](World& world) {
+         NS::Error* error = nullptr;
+         world.gpu->newLibrary(nullptr, nullptr, &error);
        }},
       {"two commits",
        [](World& world) {

@@ -42,9 +42,8 @@ thread_local std::vector<Pool*> pools;
 
 void drain(Pool* pool) {
   if (pools.empty() || pools.back() != pool) throw Misuse("an autorelease pool ends that is not the thread's last one");
+  for (size_t i = 0; i < pool->all.size(); ++i) release(pool->all[i]);
   pools.pop_back();
-  for (Object* const object : pool->all) release(object);
-  pool->all.clear();
   release(pool);
 }
 
@@ -58,6 +57,18 @@ ClassObject* class_of(const std::string& name) {
   ClassObject*& found = known[name];
   if (!found) found = new ClassObject(name);
   return found;
+}
+
+bool is_utf8(const char* text) {
+  for (const auto* byte = reinterpret_cast<const unsigned char*>(text); *byte;) {
+    const int more = *byte < 0x80 ? 0 : *byte >= 0xc2 && *byte < 0xe0 ? 1 : *byte >= 0xe0 && *byte < 0xf0 ? 2 : 3;
+    if (*byte > 0xf4 || (more == 3 && *byte < 0xf0)) return false;
+    ++byte;
+    for (int i = 0; i < more; ++i) {
+      if ((*byte++ & 0xc0) != 0x80) return false;
+    }
+  }
+  return true;
 }
 
 struct ProcessInfo : Object {
@@ -107,6 +118,7 @@ Object* autoreleased(Object* object) {
   pools.back()->all.push_back(object);
   return object;
 }
+bool has_pool() { return !pools.empty(); }
 
 void add(const char* class_name, const char* selector, IMP function) {
   tables().methods[{interned(class_name), interned(selector)}] = function;
@@ -133,7 +145,7 @@ void add_foundation() {
   });
   method("NSAutoreleasePool", "drain", [](Pool* self, SEL) { drain(self); });
   method("+NSString", "stringWithCString:encoding:", [](Object*, SEL, const char* text, NS::UInteger) -> Object* {
-    return autoreleased(new String(text));
+    return is_utf8(text) ? autoreleased(new String(text)) : nullptr;
   });
   method("NSString", "UTF8String", [](String* self, SEL) { return self->text.c_str(); });
   method("NSArray", "count", [](Array* self, SEL) -> NS::UInteger { return self->all.size(); });
@@ -145,8 +157,11 @@ void add_foundation() {
            for (NS::UInteger i = 0; i < count; ++i) array->all.emplace_back(objects[i]);
            return autoreleased(array);
          });
-  method("+NSURL",
-         "fileURLWithPath:", [](Object*, SEL, String* path) -> Object* { return autoreleased(new Url(path->text)); });
+  method("+NSURL", "fileURLWithPath:", [](Object*, SEL, String* path) -> Object* {
+    if (!path) throw Misuse("a URL of no path");
+    return autoreleased(new Url(path->text));
+  });
+  method("NSError", "domain", [](Error* self, SEL) -> Object* { return autoreleased(new String(self->domain)); });
   method("NSError", "code", [](Error* self, SEL) -> NS::Integer { return self->code; });
   method("NSError", "localizedDescription",
          [](Error* self, SEL) -> Object* { return autoreleased(new String(self->text)); });

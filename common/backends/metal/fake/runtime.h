@@ -30,6 +30,8 @@ void retain(Object* object);
 void release(Object* object);
 /// Puts a reference into the thread's autorelease pool. Throws Misuse without a pool.
 Object* autoreleased(Object* object);
+/// Whether the thread has an autorelease pool.
+bool has_pool();
 
 /// A reference; may be null.
 template <typename T>
@@ -66,9 +68,10 @@ struct Url : Object {
   const std::string path;
 };
 struct Error : Object {
-  Error(long number, std::string content) : Object("NSError"), code(number), text(std::move(content)) {}
+  Error(long number, std::string content, std::string of = "fake")
+      : Object("NSError"), code(number), text(std::move(content)), domain(std::move(of)) {}
   const long code;
-  const std::string text;
+  const std::string text, domain;
 };
 
 /// Adds a method. The name of a class method's class begins with "+". `function` is a lambda without captures: its
