@@ -2,9 +2,11 @@
 // kernel has not run on Apple hardware yet.
 //
 // A simdgroup has 8 query rows. It keeps their outputs, scores and weights in registers from the first key to the last.
-// All simdgroups of a threadgroup share the blocks of K and V, which lie in threadgroup memory. Keys that do not exist
-// are zeros in these blocks. The four lanes that hold a row of a matrix (fragment_row() in common/kernel/metal.h)
-// exchange only the row's maximum and sum. Blocks are walked from the first key to the last.
+// All simdgroups of a threadgroup share the blocks of K and V, which lie in threadgroup memory. If K and V have a
+// buffer each, no barrier lies between the loads of V and the products of Q and K, nor between the loads of the next
+// block of K and the products with V, so a simdgroup may load while another multiplies. Keys that do not exist are
+// zeros in these blocks. The four lanes that hold a row of a matrix (fragment_row() in common/kernel/metal.h) exchange
+// only the row's maximum and sum. Blocks are walked from the first key to the last.
 //
 // In threadgroup memory, 0 replaces each element that is not finite, and a flag records this. The kernel computes a row
 // anew (exact_row_metal.h) in these cases:
@@ -38,6 +40,7 @@ constexpr constant int THREADS = MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN
 constexpr constant int K_PLACE = MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).k;
 constexpr constant int V_PLACE = MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).v;
 constexpr constant int FLAGS = MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).flags;
+constexpr constant bool TAKE_TURNS = V_PLACE == K_PLACE;  // K and V have one buffer
 constexpr constant bool Q_REGISTERS = MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).q_registers;
 constexpr constant int STEPS = HEAD_DIM / 8;    // matrices of a row of Q, K, V or O
 constexpr constant int COLUMNS = BLOCK_C / 8;   // matrices of a row of scores
@@ -49,11 +52,33 @@ INLINE MaskLists lists_of(constant WithLists<AttentionParams>& params) {
           params.lists.first_query, params.lists.of_batch, params.lists.of_head};
 }
 
+// An element that is not finite has an exponent of ones. A word has one element of 32 bits, or two of 16 bits.
+constexpr constant uint EXPONENTS = IN_TYPE == F32 ? 0x7f800000u : IN_TYPE == F16 ? 0x7c007c00u : 0x7f807f80u;
+constexpr constant uint ONES = IN_TYPE == F32 ? 0x00800000u : IN_TYPE == F16 ? 0x04000400u : 0x00800080u;
+constexpr constant uint SIGNS = IN_TYPE == F32 ? 0x80000000u : 0x80008000u;
+
 /// Stores an element, or 0 if it is not finite. Returns whether it is finite.
 INLINE bool put(threadgroup Element* to, Element element) {
   const bool finite = is_finite(static_cast<float>(element));
   *to = finite ? element : static_cast<Element>(0.0f);
   return finite;
+}
+
+/// Copies 8 elements; both addresses are multiples of 16 bytes. Returns whether all are finite; 0 replaces the others.
+INLINE bool copy_8(threadgroup Element* to, const device Element* from) {
+  uint carries = 0;  // into the signs, from exponents of ones
+  UNROLL for (int i = 0; i < static_cast<int>(sizeof(Element)) / 2; ++i) {
+    const uint4 words = reinterpret_cast<const device uint4*>(from)[i];
+    reinterpret_cast<threadgroup uint4*>(to)[i] = words;
+    const uint4 sums = (words & EXPONENTS) + ONES;
+    carries |= sums.x | sums.y | sums.z | sums.w;
+  }
+  if ((carries & SIGNS) == 0) return true;
+  for (int d = 0; d < 8; ++d) put(to + d, from[d]);
+  return false;
+}
+INLINE void clear_8(threadgroup Element* to) {
+  for (int d = 0; d < 8; ++d) to[d] = static_cast<Element>(0.0f);
 }
 
 /// The tile of a threadgroup.
@@ -89,15 +114,23 @@ struct Tile {
       const int row = i / STEPS, first = i % STEPS * 8, key = first_key + row;
       threadgroup Element* const there = to + row * ROW + first;
       if (key >= keys_there) {
-        for (int d = 0; d < 8; ++d) there[d] = static_cast<Element>(0.0f);
+        clear_8(there);
         continue;
       }
       const KeyPlace place = place_of_key(key, kv_head, context);
-      const bool lost = !is_page(p, place);
-      const RowElements<IN_TYPE> from{p.k, lost ? 0 : index_of(p.k_strides, place.batch, place.head, place.row)};
+      if (!is_page(p, place)) {
+        clear_8(there);
+        finite = false;
+        continue;
+      }
+      const long at = index_of(p.k_strides, place.batch, place.head, place.row);
+      if (ROTATE_LEAVES_KEYS) {
+        finite = copy_8(there, static_cast<const device Element*>(p.k) + at + first) && finite;
+        continue;
+      }
+      const RowElements<IN_TYPE> from{p.k, at};
       for (int d = 0; d < 8; ++d) {
-        const float element = lost ? not_a_number() : rotate_key(from, key, first + d, context);
-        finite = put(there + d, static_cast<Element>(element)) && finite;
+        finite = put(there + d, static_cast<Element>(rotate_key(from, key, first + d, context))) && finite;
       }
     }
     return finite;
@@ -109,17 +142,18 @@ struct Tile {
     for (int i = thread_number; i < BLOCK_C * STEPS; i += THREADS) {
       const int row = i / STEPS, first = i % STEPS * 8, key = first_key + row;
       threadgroup Element* const there = to + row * ROW + first;
-      long at = 0;
       bool exists = key < keys_there;
+      KeyPlace place = {};
       if (exists) {
-        const KeyPlace place = place_of_key(key, kv_head, context);
+        place = place_of_key(key, kv_head, context);
         exists = is_page(p, place);
-        if (exists) at = index_of(p.v_strides, place.batch, place.head, place.row) + first;
       }
-      for (int d = 0; d < 8; ++d) {
-        const Element element = exists ? static_cast<const device Element*>(p.v)[at + d] : static_cast<Element>(0.0f);
-        finite = put(there + d, element) && finite;
+      if (!exists) {
+        clear_8(there);
+        continue;
       }
+      const long at = index_of(p.v_strides, place.batch, place.head, place.row);
+      finite = copy_8(there, static_cast<const device Element*>(p.v) + at + first) && finite;
     }
     return finite;
   }
@@ -130,12 +164,20 @@ struct Tile {
   }
 };
 
+/// Sets the simdgroup's flag to whether some lane's part of a block is not finite. All lanes call this function.
+INLINE void set_flag(threadgroup uint* flags, bool finite, uint simdgroup, uint lane) {
+  const bool odd = simd_any(!finite);
+  if (lane == 0) flags[simdgroup] = odd;
+}
 /// Whether any simdgroup has set its flag.
 INLINE bool any_set(threadgroup const uint* flags) {
   uint set = 0;
   for (int i = 0; i < THREADS / SIMD; ++i) set |= flags[i];
   return set != 0;
 }
+
+/// Twice the number of a block of keys, plus 1 if its pairs must be masked.
+INLINE int entry_of(MaskList list, int block) { return MASK_LISTS ? list.entries[block] : 2 * block + 1; }
 
 kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* memory [[threadgroup(0)]],
                           uint3 group [[threadgroup_position_in_grid]], uint3 groups [[threadgroups_per_grid]],
@@ -150,7 +192,8 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
   threadgroup Element* const v_block = reinterpret_cast<threadgroup Element*>(memory + V_PLACE);
   threadgroup Element* const q_rows = reinterpret_cast<threadgroup Element*>(memory);
   threadgroup uint* const odd_rows = reinterpret_cast<threadgroup uint*>(memory + FLAGS);  // 1: a row is not finite
-  threadgroup uint* const odd_parts = odd_rows + BLOCK_R;  // 1: a simdgroup's part of a block is not finite
+  threadgroup uint* const odd_k = odd_rows + BLOCK_R;  // 1: a simdgroup's part of a block is not finite
+  threadgroup uint* const odd_v = odd_k + THREADS / SIMD;
 
   // With Q_REGISTERS, Q comes to the registers by way of the buffer of K, BLOCK_C rows at a time.
   Operand q[Q_REGISTERS ? STEPS : 1];
@@ -202,17 +245,20 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
   const int end_block =
       MASK_LISTS ? list.count : (seen.end + static_cast<int>(BLOCK_C) - 1) / static_cast<int>(BLOCK_C);
 
+  if (!TAKE_TURNS && first_block < end_block) {
+    const int first_key = (entry_of(list, first_block) >> 1) * static_cast<int>(BLOCK_C);
+    set_flag(odd_k, tile.copy_k(k_block, first_key, thread_number), simdgroup, lane);
+  }
   for (int block = first_block; block < end_block; ++block) {
-    const int entry = MASK_LISTS ? list.entries[block] : 2 * block + 1;
-    const int first_key = (entry >> 1) * static_cast<int>(BLOCK_C);
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read the previous block
-    bool finite = tile.copy_k(k_block, first_key, thread_number);
-    if (K_PLACE != V_PLACE) finite = tile.copy_v(v_block, first_key, thread_number) && finite;
-    bool odd = simd_any(!finite);
-    if (lane == 0) odd_parts[simdgroup] = odd;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const int entry = entry_of(list, block), first_key = (entry >> 1) * static_cast<int>(BLOCK_C);
+    if (TAKE_TURNS) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read V of the previous block
+      set_flag(odd_k, tile.copy_k(k_block, first_key, thread_number), simdgroup, lane);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // K is there; with two buffers, V has been read
     const bool sees_some = first_key < own.end && own.begin < first_key + static_cast<int>(BLOCK_C);
-    strange = strange || (sees_some && any_set(odd_parts));
+    strange = strange || (sees_some && any_set(odd_k));
+    if (!TAKE_TURNS) set_flag(odd_v, tile.copy_v(v_block, first_key, thread_number), simdgroup, lane);
 
     Sums s[COLUMNS];
     UNROLL for (int c = 0; c < COLUMNS; ++c) {
@@ -224,6 +270,16 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
         simdgroup_multiply_accumulate(s[c], q[Q_REGISTERS ? t : 0], k, s[c]);
       }
     }
+
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read K; with two buffers, V is there
+    if (TAKE_TURNS) {
+      set_flag(odd_v, tile.copy_v(v_block, first_key, thread_number), simdgroup, lane);
+      threadgroup_barrier(mem_flags::mem_threadgroup);  // V is there
+    } else if (block + 1 < end_block) {
+      const int next_key = (entry_of(list, block + 1) >> 1) * static_cast<int>(BLOCK_C);
+      set_flag(odd_k, tile.copy_k(k_block, next_key, thread_number), simdgroup, lane);
+    }
+    strange = strange || (sees_some && any_set(odd_v));
 
     // Scores, and the row's maximum. A hidden pair gets the lowest score here, and later a weight of 0.
     const bool all_seen =
@@ -264,14 +320,6 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
       o[j].thread_elements()[1] *= alpha;
     }
 
-    if (K_PLACE == V_PLACE) {
-      threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read K
-      finite = tile.copy_v(v_block, first_key, thread_number);
-      odd = simd_any(!finite);
-      if (lane == 0) odd_parts[simdgroup] = odd;
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      strange = strange || (sees_some && any_set(odd_parts));
-    }
     UNROLL for (int j = 0; j < STEPS; ++j) {
       UNROLL for (int c = 0; c < COLUMNS; ++c) {
         Operand v;

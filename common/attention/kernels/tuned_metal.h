@@ -11,7 +11,7 @@ struct MetalTunedLayout {
   int threads;       // a simdgroup has 8 rows
   bool q_registers;  // Q stays in registers
   int buffers;       // 2: a buffer for K and a buffer for V; 1: one for both
-  /// Byte offsets of K and V (Q begins at 0), and of flags: one for each row of Q, and one for each simdgroup. `bytes`
+  /// Byte offsets of K and V (Q begins at 0), and of flags: one for each row of Q, and two for each simdgroup. `bytes`
   /// is the total size.
   int k, v, flags, bytes;
 
@@ -26,7 +26,7 @@ struct MetalTunedLayout {
         bytes(0) {
     const int row_bytes = row * (in_type == 0 ? 4 : 2), block = block_c * row_bytes;
     k = q_registers ? 0 : block_r * row_bytes;
-    const int flag_bytes = (block_r + threads / 32 + 3) / 4 * 16;
+    const int flag_bytes = (block_r + 2 * (threads / 32) + 3) / 4 * 16;
     if (k + 2 * block + flag_bytes > 32768) buffers = 1;
     v = buffers == 1 ? k : k + block;
     flags = k + buffers * block;

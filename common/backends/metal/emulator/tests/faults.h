@@ -68,6 +68,10 @@ inline std::vector<MetalFault> metal_faults() {
                     expand = "proto7_variants/kernels/expand.metal", dialect = "common/kernel/metal.h";
   const std::string barrier_text = "threadgroup_barrier(mem_flags::mem_threadgroup);";
 
+  // Barriers of `tuned`, with their comments.
+  const std::string k_barrier = barrier_text + "  // K is there; with two buffers, V has been read",
+                    v_barrier = barrier_text + "  // all simdgroups have read K; with two buffers, V is there";
+
   const MetalRun flash_naive{"proto1_flash",
                              "batch=1 q_heads=2 kv_heads=1 q_len=19 kv_len=37 causal=1 layout=bhsd variant=naive "
                              "head_dim=40 dtype=f32"};
@@ -138,29 +142,35 @@ inline std::vector<MetalFault> metal_faults() {
       {"naive_maximum_of_some_lanes", divergence, row, "all.maximum = simd_max(own.maximum);",
        "if (own.sum != 0) all.maximum = simd_max(own.maximum);", flash_naive},
       // tuned
-      {"tuned_block_overwritten_early", race_in_threadgroup, tuned,
-       barrier_text + "  // all simdgroups have read the previous block", "", flash_tuned},
-      {"tuned_block_read_early", race_in_threadgroup, tuned, barrier_text + "\n    const bool sees_some",
-       "const bool sees_some", flash_tuned},
-      {"tuned_values_over_keys", race_in_threadgroup, tuned, barrier_text + "  // all simdgroups have read K", "",
-       wide_heads},
-      {"tuned_barrier_for_some", barrier, tuned, barrier_text + "  // all simdgroups have read the previous block",
-       "if (simdgroup == 0) " + barrier_text, flash_tuned},
-      {"tuned_simdgroup_leaves_early", barrier, tuned, "strange = strange || (sees_some && any_set(odd_parts));",
-       "if (!simd_any(sees_some)) break;\n    strange = strange || (sees_some && any_set(odd_parts));", tall},
+      {"tuned_keys_read_early", race_in_threadgroup, tuned, k_barrier, "", flash_tuned},
+      {"tuned_values_read_early", race_in_threadgroup, tuned, v_barrier, "", flash_tuned},
+      {"tuned_keys_over_values", race_in_threadgroup, tuned,
+       barrier_text + "  // all simdgroups have read V of the previous block", "", wide_heads},
+      {"tuned_values_over_keys", race_in_threadgroup, tuned, v_barrier, "", wide_heads},
+      {"tuned_turn_read_early", race_in_threadgroup, tuned, barrier_text + "  // V is there", "", wide_heads},
+      {"tuned_next_keys_over_keys", race_in_threadgroup, tuned, v_barrier + "\n    if (TAKE_TURNS) {",
+       "if (block + 1 < end_block) set_flag(odd_k, tile.copy_k(k_block, first_key, thread_number), simdgroup, "
+       "lane);\n" +
+           barrier_text + "\n    if (TAKE_TURNS) {",
+       flash_tuned},
+      {"tuned_flags_of_keys_and_values_in_one", race_in_threadgroup, tuned, "odd_k + THREADS / SIMD", "odd_k",
+       flash_tuned},
+      {"tuned_barrier_for_some", barrier, tuned, k_barrier, k_barrier + "\nif (simdgroup == 0) " + barrier_text,
+       flash_tuned},
+      {"tuned_simdgroup_leaves_early", barrier, tuned, "strange = strange || (sees_some && any_set(odd_k));",
+       "if (!simd_any(sees_some)) break;\n    strange = strange || (sees_some && any_set(odd_k));", tall},
       {"tuned_matrix_of_some_lanes", divergence, tuned, "simdgroup_multiply_accumulate(o[j], weights[c], v, o[j]);",
        "if (query < p.q_len) simdgroup_multiply_accumulate(o[j], weights[c], v, o[j]);", flash_tuned},
       {"tuned_vote_of_some_lanes", divergence, tuned, "const uint strange_rows = simd_or(strange ? row_bit : 0u);",
        "const uint strange_rows = row_bit != 0 ? simd_or(strange ? row_bit : 0u) : 0u;", flash_tuned},
-      {"tuned_tile_not_filled", unwritten, tuned,
-       "for (int d = 0; d < 8; ++d) there[d] = static_cast<Element>(0.0f);\n        continue;", "continue;",
-       one_head.with("kv_len=13 head_dim=200")},
+      {"tuned_tile_not_filled", unwritten, tuned, "if (key >= keys_there) {\n        clear_8(there);",
+       "if (key >= keys_there) {", one_head.with("kv_len=13 head_dim=200")},
       {"tuned_reads_keys_that_do_not_exist", outside, tuned, "if (key >= keys_there) {", "if (false) {", one_head},
       {"tuned_reads_values_that_do_not_exist", outside, tuned, "bool exists = key < keys_there;", "bool exists = true;",
        one_head},
       {"tuned_writes_rows_that_do_not_exist", outside, tuned, "query < p.q_len ? 1u << fragment_row(lane) : 0u",
        "1u << fragment_row(lane)", one_head},
-      {"tuned_rows_too_wide", race_in_threadgroup, tuned, "MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).row;",
+      {"tuned_rows_too_wide", outside, tuned, "MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).row;",
        "MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).row + 8;", one_head},
       {"tuned_tiles_over_one_another", race_on_device, tuned, "tile_number * static_cast<int>(BLOCK_R));",
        "tile_number * 8);", one_head},
