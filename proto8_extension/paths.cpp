@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 
 #include <stdexcept>
+#include <tuple>
 
+#include "common/backends/metal/buffers.h"
 #include "common/base/error.h"
 
 namespace attn {
@@ -143,8 +145,9 @@ std::function<void()> direct_call(Host& host, Tensors& tensors, const Plan& plan
 
 std::function<void()> call_of(const std::string& path, const std::string& op, Host& host, Tensors& tensors) {
   const DLDevice place{host.device->info().dlpack_type, host.device->info().dlpack_id};
-  const auto on_device = [place](DLTensor tensor) {
+  const auto on_device = [place, buffers = dynamic_cast<BufferDevice*>(host.device.get())](DLTensor tensor) {
     tensor.device = place;
+    if (buffers) std::tie(tensor.data, tensor.byte_offset) = buffers->buffer_of(tensor.data);
     return tensor;
   };
   if (op == "empty") {
@@ -169,10 +172,10 @@ std::function<void()> call_of(const std::string& path, const std::string& op, Ho
     };
   }
   if (path == "dlpack") {
-    return [&host, &tensors, place] {
+    return [&host, &tensors, on_device] {
       Managed* all[] = {exported(tensors, tensors.q), exported(tensors, tensors.k), exported(tensors, tensors.v),
                         exported(tensors, tensors.o)};
-      for (Managed* each : all) each->tensor.device = place;
+      for (Managed* each : all) each->tensor = on_device(each->tensor);
       const attn_status status =
           attn_flash(host.c, nullptr, &all[0]->tensor, &all[1]->tensor, &all[2]->tensor, &all[3]->tensor, nullptr);
       for (Managed* each : all) each->deleter(each);

@@ -10,7 +10,8 @@
  * four dimensions, except a bias and, in attn_prefill, a cache of 8 bits. On the cpu `stream` is NULL, and a call
  * returns when all outputs are written. On a GPU a call returns when the kernel is on `stream`, a cudaStream_t of the
  * tensors' device; NULL is the default stream. A call keeps no pointer after its return, except for the work that the
- * GPU still has to do.
+ * GPU still has to do. On Metal `stream` is NULL too, and a call returns when all outputs are written; other work that
+ * writes the tensors must have completed before the call.
  *
  * A tensor is four-dimensional unless a comment says otherwise: [batch, heads, tokens, width], or [batch, tokens,
  * heads, width] with layout ATTN_BSHD. Strides are in elements, as in DLPack, and NULL for a dense tensor; the stride
@@ -38,7 +39,7 @@
 #ifndef DLPACK_DLPACK_H_ /* dlpack.h defines this; a program that includes both headers includes dlpack.h first */
 /* The part of DLPack's interface that stays the same in all versions (https://dmlc.github.io/dlpack). */
 typedef struct {
-  int32_t device_type; /* 1: cpu, 2: CUDA */
+  int32_t device_type; /* 1: cpu, 2: CUDA, 8: Metal */
   int32_t device_id;
 } DLDevice;
 typedef struct {
@@ -47,7 +48,7 @@ typedef struct {
   uint16_t lanes; /* 1 */
 } DLDataType;
 typedef struct {
-  void* data;
+  void* data; /* on Metal an id<MTLBuffer> of the default GPU */
   DLDevice device;
   int32_t ndim;
   DLDataType dtype;
@@ -105,11 +106,12 @@ typedef struct {
 ATTN_API int attn_abi_version(void);
 /* The error of the calling thread's last call that failed; valid until the thread's next call. Never NULL. */
 ATTN_API const char* attn_message(void);
-/* 1 if the library was built with the backend, "cpu" or "cuda", else 0. The machine may still lack the device. */
+/* 1 if the library was built with the backend, "cpu", "cuda" or "metal", else 0. The machine may still lack the device.
+ */
 ATTN_API int attn_has_backend(const char* backend);
-/* device: "cpu", "cpu:threads=N" or "cuda:N". options may be NULL. The engine reads the sources of kernels from the
- * folder that $ATTENTION_PROTO_SOURCE names, else from share/attn of the installation, else from the source tree of the
- * build. */
+/* device: "cpu", "cpu:threads=N", "cuda:N" or "metal". options may be NULL. The engine reads the sources of kernels
+ * from the folder that $ATTENTION_PROTO_SOURCE names, else from share/attn of the installation, else from the source
+ * tree of the build. */
 ATTN_API attn_status attn_open(const char* device, const attn_open_options* options, attn_engine** engine);
 /* Ends the engine. No other call may use the engine at this time, and no kernel of the engine may still run on a GPU.
  * engine may be NULL. */

@@ -37,7 +37,8 @@ Engine::State& Engine::state() {
   return *old;
 }
 
-const DeviceInfo& Engine::info() { return state().device->info(); }
+const DeviceInfo& Engine::info() { return device().info(); }
+Device& Engine::device() { return *state().device; }
 
 size_t Engine::prepared() {
   State& own = state();

@@ -144,6 +144,7 @@ class Engine {
   void empty(void* stream = nullptr);
 
   const DeviceInfo& info();
+  Device& device();  // lives as long as the engine
   /// prepared() returns the number of prepared launches. prepared_bytes() returns the bytes of these launches on the
   /// device, without the caller's tensors. Above 1024 launches, or 256 MiB (on a GPU 1 GiB), the engine drops the least
   /// recently used launches. It keeps captured launches.

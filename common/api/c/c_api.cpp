@@ -13,33 +13,67 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "common/api/attn.h"
 #include "common/api/checks.h"
 #include "common/api/engine.h"
 #include "common/api/shapes.h"
+#include "common/backends/metal/buffers.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/device/pipeline_cache.h"
 
 namespace attn {
 
+/// What a call borrows from the tensors of a device whose tensors are buffers.
+class Borrowed {
+ public:
+  explicit Borrowed(BufferDevice* device = nullptr) : device_(device) {}
+  Borrowed(Borrowed&&) = default;
+  Borrowed& operator=(Borrowed&&) = delete;
+  ~Borrowed() {
+    for (void* const buffer : buffers_) device_->give_back(buffer);
+  }
+  /// Returns the address for kernels.
+  void* address_of(void* data) {
+    if (!device_) return data;
+    buffers_.reserve(buffers_.size() + 1);
+    void* const address = device_->borrow(data);
+    buffers_.push_back(data);
+    return address;
+  }
+
+ private:
+  BufferDevice* device_;
+  std::vector<void*> buffers_;
+};
+
 /// The device of a call, and whether the call is only asked about.
 struct Target {
   bool on_host;
   int device_type, device_id;  // DLPack's numbers
-  bool asked = false;          // tensors may have no data, and outputs may be missing
+  mutable Borrowed borrowed = Borrowed();
+  bool asked = false;  // tensors may have no data, and outputs may be missing
 };
 
 }  // namespace attn
 
 struct attn_engine {
   attn::Engine engine;
-  const attn::Target target;
+  const bool on_host;
+  const int device_type, device_id;
+  attn::BufferDevice* const buffers;
 
   attn_engine(const std::string& spec, attn::EngineOptions options)
       : engine(spec, std::move(options)),
-        target{engine.info().on_host, engine.info().dlpack_type, engine.info().dlpack_id} {}
+        on_host(engine.info().on_host),
+        device_type(engine.info().dlpack_type),
+        device_id(engine.info().dlpack_id),
+        buffers(dynamic_cast<attn::BufferDevice*>(&engine.device())) {}
+  /// Returns the target of one call.
+  attn::Target target() const { return {on_host, device_type, device_id, attn::Borrowed(buffers)}; }
 };
 
 namespace attn {
@@ -123,15 +157,15 @@ DType dtype_of(const char* name, const DLDataType& type) {
 }
 
 void* address(const Target& target, const DLTensor& tensor) {
-  if (tensor.data) return static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  if (tensor.data) return static_cast<std::byte*>(target.borrowed.address_of(tensor.data)) + tensor.byte_offset;
   return target.asked ? no_address : nullptr;
 }
 
 void check_place(const Target& target, const char* name, const DLTensor& tensor) {
   const int type = static_cast<int>(tensor.device.device_type), id = tensor.device.device_id;
   if (type != target.device_type || (id != target.device_id && !target.on_host)) {
-    refuse(fmt::format("{} is on device {}:{}; {}:{} is allowed (1: cpu, 2: CUDA)", name, type, id, target.device_type,
-                       target.device_id));
+    refuse(fmt::format("{} is on device {}:{}; {}:{} is allowed (1: cpu, 2: CUDA, 8: Metal)", name, type, id,
+                       target.device_type, target.device_id));
   }
 }
 
@@ -412,17 +446,13 @@ RopeCall rope_call(const Target& target, const DLTensor* q, const DLTensor* k, c
 
 /// Returns the device of a question: the engine's, or without an engine the device of `first`.
 Target asked(attn_engine* engine, const DLTensor& first) {
-  Target target{};
-  if (engine) {
-    target = engine->target;
-  } else {
-    const int type = static_cast<int>(first.device.device_type);
-    const char* const backend = type == 1 ? "cpu" : type == 2 ? "cuda" : nullptr;
-    if (!backend) refuse(fmt::format("device type {} is not allowed; 1 (cpu) and 2 (CUDA) are", type));
-    if (!Device::is_built(backend)) refuse(fmt::format("{}: this library was built without this device", backend));
-    target = {type == 1, type, first.device.device_id};
-  }
+  const int type = static_cast<int>(first.device.device_type);
+  Target target = engine ? engine->target() : Target{type == 1, type, first.device.device_id};
   target.asked = true;
+  if (engine) return target;
+  const char* const backend = type == 1 ? "cpu" : type == 2 ? "cuda" : nullptr;
+  if (!backend) refuse(fmt::format("device type {} is not allowed; 1 (cpu) and 2 (CUDA) are", type));
+  if (!Device::is_built(backend)) refuse(fmt::format("{}: this library was built without this device", backend));
   return target;
 }
 
@@ -481,7 +511,8 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
                        const DLTensor* o, const attn_flash_options* options) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    own.engine.flash(flash_call(own.target, q, k, v, o, options), stream);
+    const Target target = own.target();
+    own.engine.flash(flash_call(target, q, k, v, o, options), stream);
   });
 }
 
@@ -489,7 +520,8 @@ attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, co
                         const DLTensor* o, const attn_cache_options* options) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    own.engine.decode(cache_call(own.target, q, k, v, o, options), stream);
+    const Target target = own.target();
+    own.engine.decode(cache_call(target, q, k, v, o, options), stream);
   });
 }
 
@@ -497,7 +529,8 @@ attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, c
                          const DLTensor* o, const attn_cache_options* options) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    own.engine.prefill(cache_call(own.target, q, k, v, o, options), stream);
+    const Target target = own.target();
+    own.engine.prefill(cache_call(target, q, k, v, o, options), stream);
   });
 }
 
@@ -506,7 +539,8 @@ attn_status attn_check_cache(attn_engine* engine, void* stream, const DLTensor* 
     attn_engine& own = there(engine);
     const attn_cache_options options = read(given, attn_cache_options ATTN_CACHE_OPTIONS);
     const DLTensor& lengths = there("lengths", options.lengths);
-    own.engine.check_cache(cache_call(own.target, lengths.ndim == 1 ? lengths.shape[0] : -1, k, options), stream);
+    const Target target = own.target();
+    own.engine.check_cache(cache_call(target, lengths.ndim == 1 ? lengths.shape[0] : -1, k, options), stream);
   });
 }
 
@@ -514,7 +548,8 @@ attn_status attn_linear(attn_engine* engine, void* stream, const DLTensor* q, co
                         const DLTensor* o, const attn_linear_options* options) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    own.engine.linear(linear_call(own.target, q, k, v, o, options), stream);
+    const Target target = own.target();
+    own.engine.linear(linear_call(target, q, k, v, o, options), stream);
   });
 }
 
@@ -522,7 +557,8 @@ attn_status attn_rope(attn_engine* engine, void* stream, const DLTensor* q, cons
                       const DLTensor* k_out, const attn_rope_options* options) {
   return guarded([&] {
     attn_engine& own = there(engine);
-    own.engine.rope(rope_call(own.target, q, k, q_out, k_out, options), stream);
+    const Target target = own.target();
+    own.engine.rope(rope_call(target, q, k, q_out, k_out, options), stream);
   });
 }
 

@@ -14,9 +14,12 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/api/attn.h"
+#include "common/backends/metal/buffers.h"
 #include "common/device/device.h"
 #include "common/testing/tested_device.h"
 
@@ -36,8 +39,11 @@ class Arguments {
  public:
   static constexpr size_t bytes_of_tensor = size_t{2} << 20, most_tensors = 32;
 
-  Arguments(std::mt19937& random, const DeviceInfo& device, const Buffer& memory)
-      : random_(random), device_(device), memory_(static_cast<std::byte*>(memory.data())) {
+  Arguments(std::mt19937& random, Device& device, const Buffer& memory)
+      : random_(random),
+        device_(device.info()),
+        buffers_(dynamic_cast<BufferDevice*>(&device)),
+        memory_(static_cast<std::byte*>(memory.data())) {
     operation = static_cast<attn_operation>(below(5));
     if (operation == ATTN_FLASH) draw_flash();
     if (operation == ATTN_DECODE || operation == ATTN_PREFILL) draw_cache();
@@ -107,7 +113,9 @@ class Arguments {
     made.steps.assign(made.sizes.size(), 1);
     for (size_t i = made.sizes.size() - 1; i > 0; --i) made.steps[i - 1] = made.steps[i] * made.sizes[i];
     const size_t at = tensors_.size() - 1;
-    made.data = memory_ + (type.code == int32.code ? most_tensors - 1 - at : at) * bytes_of_tensor;
+    void* const address = memory_ + (type.code == int32.code ? most_tensors - 1 - at : at) * bytes_of_tensor;
+    std::tie(made.data, made.byte_offset) =
+        buffers_ ? buffers_->buffer_of(address) : std::pair<void*, uint64_t>(address, 0);
     made.device = {static_cast<decltype(made.device.device_type)>(device_.dlpack_type), device_.dlpack_id};
     made.ndim = static_cast<int32_t>(made.sizes.size());
     made.dtype = type;
@@ -201,8 +209,9 @@ class Arguments {
             [&] { some.steps[axis] = pick<int64_t>({0, 1, 3, 64, 2048, int64_t{1} << 57}); },
             [&] { some.dtype = pick({f32, f16, bf16, f64, int8, int32, e4m3, boolean}); },
             [&] { some.device.device_type = static_cast<decltype(some.device.device_type)>(1 + below(3)); },
-            [&] { some.byte_offset = pick<uint64_t>({1, 2, 16}); }, [&] { some.ndim -= some.ndim > 1; },
-            [&] { main[below(operation == ATTN_ROPE ? 2 : 3)] = nullptr; }, [&] { some.data = tensors_.front().data; },
+            [&] { some.byte_offset += pick<uint64_t>({1, 2, 16}); }, [&] { some.ndim -= some.ndim > 1; },
+            [&] { main[below(operation == ATTN_ROPE ? 2 : 3)] = nullptr; },
+            [&] { some.data = tensors_.front().data, some.byte_offset = tensors_.front().byte_offset; },
             [&] { spoil_option(); }, [&] { spoil_option(); }});
   }
 
@@ -226,6 +235,7 @@ class Arguments {
 
   std::mt19937& random_;
   const DeviceInfo& device_;
+  const BufferDevice* const buffers_;
   std::byte* memory_;
   std::deque<Described> tensors_;
 };
@@ -251,7 +261,7 @@ TEST_F(DeviceWhyNotTest, SaysWhatTheCallSays) {
   const Buffer memory = uploaded(*device_, zeros);
   int served[5] = {}, refused[5] = {};
   for (int i = 0; i < 500; ++i) {
-    Arguments arguments(random, device_->info(), memory);
+    Arguments arguments(random, *device_, memory);
     SCOPED_TRACE(fmt::format("call {}, operation {}", i, static_cast<int>(arguments.operation)));
     const size_t prepared = attn_prepared(engine_);
     const std::string without_engine = arguments.why_not(nullptr), why = arguments.why_not(engine_);

@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/backends/metal/buffers.h"
 #include "common/backends/metal/gpu.h"
 #include "common/backends/metal/operations.h"
 #include "common/backends/metal/table.h"
@@ -155,7 +156,7 @@ std::string names_of(const std::vector<CommandEncoder::Command>& commands) {
   return text.empty() ? "a fill" : text;
 }
 
-class MetalDevice : public Device {
+class MetalDevice : public Device, public BufferDevice {
  public:
   MetalDevice() : gpu_(Gpu::shared()) {
     const Pool pool;
@@ -187,10 +188,17 @@ class MetalDevice : public Device {
   void release(void* pointer) noexcept override { gpu_->release(pointer); }
   double available_bytes() const override { return gpu_->available_bytes(); }
   void upload(void* target, const void* source, size_t bytes) override {
-    if (bytes > 0) std::memcpy(gpu_->place_of(target, bytes).host, source, bytes);
+    if (bytes > 0) std::memcpy(host_of(target, bytes), source, bytes);
   }
   void download(void* target, const void* source, size_t bytes) override {
-    if (bytes > 0) std::memcpy(target, gpu_->place_of(source, bytes).host, bytes);
+    if (bytes > 0) std::memcpy(target, host_of(source, bytes), bytes);
+  }
+
+  void* borrow(void* buffer) override { return gpu_->borrow(*static_cast<MTL::Buffer*>(buffer)); }
+  void give_back(void* buffer) noexcept override { gpu_->give_back(*static_cast<MTL::Buffer*>(buffer)); }
+  std::pair<void*, uint64_t> buffer_of(const void* address) const override {
+    const Gpu::Place place = gpu_->place_of(address, 0);
+    return {place.buffer, place.offset};
   }
 
   std::string compiler_identity() const override {
@@ -263,6 +271,12 @@ class MetalDevice : public Device {
   }
 
  private:
+  std::byte* host_of(const void* address, size_t bytes) const {
+    std::byte* const host = gpu_->place_of(address, bytes).host;
+    if (!host) throw BadInput("metal: a tensor's MTLBuffer is private; this call needs a shared one");
+    return host;
+  }
+
   // ---- compiling
 
   Owned<MTL::Library> library_of(const std::string& text, int language, const std::string& key,

@@ -119,12 +119,42 @@ void Gpu::release(void* address) noexcept {
   const Pool pool;
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(reinterpret_cast<uint64_t>(address));
-  if (found == blocks_.end()) return;
-  if (resident_) {
-    resident_->removeAllocation(found->second.buffer.get());
+  if (found != blocks_.end()) end_use(found);
+}
+
+Gpu::Blocks::iterator Gpu::block_of(const MTL::Buffer& buffer) {
+  const auto found = blocks_.lower_bound(buffer.gpuAddress());
+  return found != blocks_.end() && found->second.buffer.get() == &buffer ? found : blocks_.end();
+}
+
+void Gpu::end_use(Blocks::iterator block) {
+  if (--block->second.uses > 0) return;
+  if (resident_ && !block->second.is_callers) {
+    resident_->removeAllocation(block->second.buffer.get());
     resident_->commit();
   }
-  blocks_.erase(found);
+  blocks_.erase(block);
+}
+
+void* Gpu::borrow(MTL::Buffer& buffer) {
+  const Pool pool;
+  const uint64_t address = buffer.gpuAddress();
+  const std::lock_guard lock(mutex_);
+  const auto known = block_of(buffer);
+  if (known != blocks_.end()) {
+    ++known->second.uses;
+  } else if (address == 0 ||
+             !blocks_.emplace(address, Block{NS::RetainPtr(&buffer), 0, buffer.length(), true}).second) {
+    throw BadInput("metal: a tensor's MTLBuffer has no address of its own for kernels");
+  }
+  return reinterpret_cast<void*>(address);
+}
+
+void Gpu::give_back(MTL::Buffer& buffer) noexcept {
+  const Pool pool;
+  const std::lock_guard lock(mutex_);
+  const auto found = block_of(buffer);
+  if (found != blocks_.end()) end_use(found);
 }
 
 void Gpu::keep_resident(MTL::Resource& resource) {
@@ -154,7 +184,8 @@ Gpu::Place Gpu::place_of(const void* address, size_t bytes) const {
     const uint64_t from = at - begin;
     if (from <= block.bytes && bytes <= block.bytes - from) {
       const size_t offset = block.offset + from;
-      return {block.buffer.get(), offset, static_cast<std::byte*>(block.buffer->contents()) + offset};
+      auto* const host = static_cast<std::byte*>(block.buffer->contents());
+      return {block.buffer.get(), offset, host ? host + offset : nullptr};
     }
   }
   throw std::logic_error(fmt::format("metal: {} bytes at {} lie in no memory of the device", bytes, address));
@@ -165,13 +196,14 @@ void Gpu::make_resident(MTL::CommandQueue& queue) const {
 }
 
 void Gpu::make_resident(MTL::ComputeCommandEncoder& encoder) const {
-  if (resident_) return;
   const std::lock_guard lock(mutex_);
-  const std::vector<const MTL::Resource*> others(others_.begin(), others_.end());
-  if (!others.empty()) encoder.useResources(others.data(), others.size(), MTL::ResourceUsageRead);
   std::vector<const MTL::Resource*> all;
-  for (const auto& [address, block] : blocks_) all.push_back(block.buffer.get());
+  for (const auto& [address, block] : blocks_) {
+    if (!resident_ || block.is_callers) all.push_back(block.buffer.get());
+  }
   if (!all.empty()) encoder.useResources(all.data(), all.size(), MTL::ResourceUsageRead | MTL::ResourceUsageWrite);
+  const std::vector<const MTL::Resource*> others(others_.begin(), others_.end());
+  if (!resident_ && !others.empty()) encoder.useResources(others.data(), others.size(), MTL::ResourceUsageRead);
 }
 
 }  // namespace attn

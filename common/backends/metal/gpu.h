@@ -58,6 +58,9 @@ class Gpu {
   void* allocate(size_t bytes, size_t alignment);
   void release(void* address) noexcept;
   double available_bytes() const;
+  /// For BufferDevice (buffers.h). Kernels of encoders that begin while a buffer is borrowed may touch it.
+  void* borrow(MTL::Buffer& buffer);
+  void give_back(MTL::Buffer& buffer) noexcept;
 
   /// Keeps an object without an address, such as a table of functions, where kernels may touch it.
   void keep_resident(MTL::Resource& resource);
@@ -66,13 +69,13 @@ class Gpu {
   struct Place {
     MTL::Buffer* buffer;
     size_t offset;    // in the buffer
-    std::byte* host;  // the host's address
+    std::byte* host;  // the host's address; null if the host cannot touch a caller's buffer
   };
   /// Throws std::logic_error if the bytes do not lie in one allocation.
   Place place_of(const void* address, size_t bytes) const;
 
   /// Lets kernels of a queue or of an encoder touch all memory. If the GPU has residency sets, the queue gets a set of
-  /// all memory once; else each encoder names all memory.
+  /// all own memory once, and each encoder names the callers' memory; else each encoder names all memory.
   void make_resident(MTL::CommandQueue& queue) const;
   void make_resident(MTL::ComputeCommandEncoder& encoder) const;
 
@@ -80,12 +83,18 @@ class Gpu {
   struct Block {
     Owned<MTL::Buffer> buffer;
     size_t offset = 0, bytes = 0;
+    bool is_callers = false;
+    int uses = 1;  // allocate() or borrow()
   };
+  using Blocks = std::map<uint64_t, Block>;
+  Blocks::iterator block_of(const MTL::Buffer& buffer);
+  void end_use(Blocks::iterator block);
+
   Owned<MTL::Device> metal_;
   bool is_macos_15_ = false;
   Owned<MTL::ResidencySet> resident_;  // null before macOS 15, and on GPUs before Apple6
   mutable std::mutex mutex_;           // for blocks_ and resident_
-  std::map<uint64_t, Block> blocks_;   // by the address for kernels
+  Blocks blocks_;                      // by the address for kernels
   std::set<MTL::Resource*> others_;    // see keep_resident()
 };
 

@@ -52,6 +52,11 @@ std::map<std::string, long> objects();
 /// How often each message was sent.
 std::map<std::string, uint64_t> messages();
 
+/// An id<MTLBuffer> of a program, with its memory for the host.
+void* new_buffer(size_t bytes);
+std::byte* contents_of(void* buffer);
+void release_buffer(void* buffer);
+
 /// Sends Metal a wrong sequence of messages; throws Misuse. The sequences have numbers from 0 on; returns what is wrong
 /// with the sequence, and an empty text for a number that is too large.
 std::string misuse(int number);

@@ -830,6 +830,7 @@ void add_kernels() {
 }
 
 void add_memory() {
+  method("MTLBuffer", "length", [](Buffer* self, SEL) -> NS::UInteger { return self->length; });
   method("MTLBuffer", "contents", [](Buffer* self, SEL) -> void* { return self->host + Buffer::offset; });
   method("MTLBuffer", "gpuAddress", [](Buffer* self, SEL) -> uint64_t {
     return system().addresses ? reinterpret_cast<uint64_t>(self->gpu + Buffer::offset) : 0;
@@ -952,6 +953,13 @@ MTL::Device* new_device() {
 }
 
 }  // namespace
+
+void* new_buffer(size_t bytes) { return static_cast<Object*>(new Buffer(bytes)); }
+std::byte* contents_of(void* buffer) {
+  return static_cast<Buffer*>(static_cast<Object*>(buffer))->host + Buffer::offset;
+}
+void release_buffer(void* buffer) { release(static_cast<Object*>(buffer)); }
+
 }  // namespace attn::fake
 
 extern "C" {

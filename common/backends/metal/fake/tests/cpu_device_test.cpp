@@ -2,15 +2,20 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <regex>
 #include <string>
 #include <vector>
 
+#include "common/api/attn.h"
+#include "common/attention/shape.h"
 #include "common/backends/metal/device.h"
 #include "common/backends/metal/fake/fake.h"
 #include "common/backends/metal/table.h"
 #include "common/base/error.h"
+#include "common/cases/reference.h"
+#include "common/data/tensor.h"
 #include "common/device/pipeline_cache.h"
 #include "common/testing/messages.h"
 
@@ -511,6 +516,47 @@ TEST_F(MetalHostTest, DevicesOfAProcessShareMemory) {
   encoder.dispatch(*add, {1}, 32, add_bytes, AddParams{out.data(), 4});
   device->submit(encoder);
   EXPECT_EQ(downloaded<float>(out), std::vector<float>(4, 2.0f));
+}
+
+// As in DLPack, the data of a tensor is an MTLBuffer: here one has K and V, the other Q and O.
+TEST_F(MetalHostTest, TensorsOfProgramsAreBuffers) {
+  const AttentionShape shape{.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 5, .kv_len = 7, .head_dim = 64};
+  const auto drawn = [&](int64_t heads, int64_t tokens, uint64_t stream) {
+    return random_tensor(1, heads, tokens, 64, DType::f32, Layout::bhsd, 1, stream);
+  };
+  const Tensor q = drawn(2, 5, 0), k = drawn(1, 7, 1), v = drawn(1, 7, 2);
+  const ReferenceRows want = reference_attention(shape, q, k, v, all_rows(shape));
+  for (const long family : {1009, 1005}) {  // with and without residency sets
+    fake::system().family = family;
+    const auto before = fake::objects();
+    attn_engine* engine = nullptr;
+    const attn_open_options options{sizeof options, ATTN_TEST_KERNELS, nullptr, nullptr, nullptr};
+    ASSERT_EQ(attn_open("metal", &options, &engine), ATTN_OK) << attn_message();
+    void* const inputs = fake::new_buffer(8192);
+    void* const others = fake::new_buffer(8192);
+    std::memcpy(fake::contents_of(inputs), k.data.data(), k.bytes());
+    std::memcpy(fake::contents_of(inputs) + 4096, v.data.data(), v.bytes());
+    std::memcpy(fake::contents_of(others) + 16, q.data.data(), q.bytes());
+    int64_t of_q[] = {1, 2, 5, 64}, of_k[] = {1, 1, 7, 64};
+    const auto tensor = [](void* data, int64_t* sizes, uint64_t offset) {
+      return DLTensor{data, {8, 0}, 4, {2, 32, 1}, sizes, nullptr, offset};
+    };
+    const auto call = [&](uint64_t place_of_q) {
+      const DLTensor tensors[] = {tensor(others, of_q, place_of_q), tensor(inputs, of_k, 0), tensor(inputs, of_k, 4096),
+                                  tensor(others, of_q, 4096)};
+      return attn_flash(engine, nullptr, tensors, tensors + 1, tensors + 2, tensors + 3, nullptr);
+    };
+    ASSERT_EQ(call(16), ATTN_OK) << attn_message();
+    const auto* const o = reinterpret_cast<const float*>(fake::contents_of(others) + 4096);
+    for (size_t i = 0; i < want.o.size(); ++i) ASSERT_NEAR(o[i], want.o[i], 1e-5) << i;
+    EXPECT_EQ(call(20), ATTN_BAD_INPUT);
+    EXPECT_NE(std::string(attn_message()).find("16 bytes"), std::string::npos) << attn_message();
+    EXPECT_EQ(call(4096), ATTN_BAD_INPUT) << "Q is O";
+    fake::release_buffer(inputs);
+    fake::release_buffer(others);
+    attn_close(engine);
+    EXPECT_EQ(fake::objects(), before);
+  }
 }
 
 TEST_F(MetalHostTest, AWaitHasAnEnd) {
