@@ -13,6 +13,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -642,8 +643,9 @@ class MetalDevice : public Device, public BufferDevice {
     double seconds_of(const MTL::CommandBuffer& buffer, double before) const {
       const double begin = buffer.GPUStartTime(), end = buffer.GPUEndTime();
       if (begin > 0 && end > std::max(begin, before)) {
+        static std::once_flag warned;
         if (before - begin > 1e-6) {
-          spdlog::debug("{}: command buffers overlap by {} s", device_.info_.spec, before - begin);
+          std::call_once(warned, [&] { spdlog::warn("metal: command buffers overlap, by {:.3g} s", before - begin); });
         }
         return end - std::max(begin, before);
       }

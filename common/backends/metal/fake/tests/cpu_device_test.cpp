@@ -552,8 +552,10 @@ TEST_F(MetalHostTest, TensorsOfProgramsAreBuffers) {
     EXPECT_EQ(call(20), ATTN_BAD_INPUT);
     EXPECT_NE(std::string(attn_message()).find("16 bytes"), std::string::npos) << attn_message();
     EXPECT_EQ(call(4096), ATTN_BAD_INPUT) << "Q is O";
+    const long buffers = fake::objects()["MTLBuffer"];
     fake::release_buffer(inputs);
     fake::release_buffer(others);
+    EXPECT_EQ(fake::objects()["MTLBuffer"], buffers - 2) << "a call keeps no tensor";
     attn_close(engine);
     EXPECT_EQ(fake::objects(), before);
   }
