@@ -137,6 +137,7 @@ std::vector<std::string> arguments_for(const CpuTarget& target) {
   // The instructions that convert to bfloat flush subnormal numbers to zero, and only some processors have these
   // instructions. So the compiler must not use them.
   if (target.has("sse2")) switches.insert(switches.end(), {"-avx512bf16", "-avxneconvert"});
+  if (target.has("neon")) switches.emplace_back("-bf16");
   for (const std::string& feature : switches) {
     arguments.emplace_back("-target-feature");
     arguments.push_back(feature);
