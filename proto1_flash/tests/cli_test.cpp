@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "common/base/json.h"
+#include "common/base/platform.h"
 #include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "common/testing/program.h"
@@ -176,7 +177,9 @@ TEST_F(CliTest, AFullDiskFailsNoCase) {
 TEST_F(CliTest, ASignalEndsARunWhoseOutputNobodyReads) {
   const std::string before =
       "mkfifo pipe; exec 3<>pipe; head -c 65536 /dev/zero >&3; "
-      "(sleep 1; kill $$; timeout 20 tail --pid=$$ -f /dev/null || kill -KILL $$) 3>&- & ";
+      "(sleep " +
+      std::string(is_emulated() ? "20" : "1") +  // in qemu it takes seconds until the program handles signals
+      "; kill $$; timeout 20 tail --pid=$$ -f /dev/null || kill -KILL $$) 3>&- & ";
   for (const char* streams : {" 2>&3", " --json --quiet >&3"}) {
     EXPECT_EQ(run_shell(std::string("--budget 60") + streams, before).status, 130) << streams;
     std::filesystem::remove(path("pipe"));
