@@ -35,14 +35,14 @@ inline DeviceInfo hopper() {
   return info;
 }
 
-/// Returns an Apple GPU under the spec of the emulated device.
+/// Returns an Apple GPU under the spec of the emulated device, with all features.
 inline DeviceInfo metal() {
   DeviceInfo info;
   info.spec = "metal:emulated";
   info.backend = "metal";
   info.operations = &metal_operations();
   info.units = 10;
-  info.features = {"metal3.2", "metal.tables", "metal.libraries"};
+  info.features = {"metal3.2", "metal.tables", "metal.libraries", "metal.graphs"};
   info.simd_width = 32;
   info.threadgroup_memory_bytes = 32 << 10;
   info.last_level_cache_bytes = 8 << 20;

@@ -176,6 +176,7 @@ class MetalDevice : public Device, public BufferDevice {
     if (gpu_->is_macos_15()) info_.features.emplace_back(metal_3_2);
     if (metal.supportsFunctionPointers()) info_.features.emplace_back(metal_tables);
     if (metal.supportsDynamicLibraries()) info_.features.emplace_back(metal_libraries);
+    info_.features.emplace_back(metal_graphs);
     info_.units = Gpu::cores();
     info_.simd_width = 32;  // probe() checks it
     most_threadgroup_bytes_ = metal.maxThreadgroupMemoryLength();
@@ -318,9 +319,44 @@ class MetalDevice : public Device, public BufferDevice {
     return function;
   }
 
+  /// Returns `stitched_function` of the graph of `functions`, which are the program's fragments.
+  Owned<MTL::Function> stitched_of(const std::vector<const NS::Object*>& functions, const Program& program,
+                                   size_t parameters, const std::string& key) {
+    std::vector<Owned<MTL::FunctionStitchingInputNode>> inputs;
+    std::vector<Owned<MTL::FunctionStitchingFunctionNode>> calls;
+    std::vector<const NS::Object*> arguments, nodes;
+    const auto array_of = [](const auto& objects) { return NS::Array::array(objects.data(), objects.size()); };
+    for (size_t i = 0; i < parameters; ++i) {
+      inputs.push_back(NS::TransferPtr(MTL::FunctionStitchingInputNode::alloc()->init(i)));
+      arguments.push_back(inputs.back().get());
+    }
+    for (size_t i = 1; i < program.parts.size(); ++i) {
+      const auto& [entry, text] = program.parts[i];
+      if (stitchable_parameters(text, entry) != parameters) {
+        throw CompileError(key, fmt::format("{} is no [[stitchable]] function of {} parameters", entry, parameters));
+      }
+      if (!calls.empty()) nodes.push_back(calls.back().get());
+      calls.push_back(NS::TransferPtr(MTL::FunctionStitchingFunctionNode::alloc()->init(
+          string_of(entry + program.ending), array_of(arguments), NS::Array::array())));
+      arguments.front() = calls.back().get();
+    }
+    const auto inlined = NS::TransferPtr(MTL::FunctionStitchingAttributeAlwaysInline::alloc()->init());
+    const auto graph = NS::TransferPtr(MTL::FunctionStitchingGraph::alloc()->init(
+        string_of(stitched_function), array_of(nodes), calls.back().get(), NS::Array::array(inlined.get())));
+    const auto descriptor = NS::TransferPtr(MTL::StitchedLibraryDescriptor::alloc()->init());
+    descriptor->setFunctions(array_of(functions));
+    descriptor->setFunctionGraphs(NS::Array::array(graph.get()));
+    NS::Error* error = nullptr;
+    const auto library = NS::TransferPtr(gpu_->metal().newLibrary(descriptor.get(), &error));
+    if (!library) throw CompileError(key, text_of(error));
+    auto function = NS::TransferPtr(library->newFunction(string_of(stitched_function)));
+    if (!function) throw CompileError(key, fmt::format("the stitched library has no {}", stitched_function));
+    return function;
+  }
+
   /// Compiles the texts. A fragment that is called through a table is a function of the pipeline. Else a fragment that
   /// the optimiser sees is a private function of the pipeline, and one that is linked as machine code a dynamic
-  /// library.
+  /// library. Fragments that are [[stitchable]] become one function first.
   Owned<MTL::ComputePipelineDescriptor> describe(const Program& program, const FunctionConstants& constants,
                                                  const std::string& key) {
     auto descriptor = NS::TransferPtr(MTL::ComputePipelineDescriptor::alloc()->init());
@@ -346,6 +382,12 @@ class MetalDevice : public Device, public BufferDevice {
         if (!libraries.back()) throw CompileError(key, text_of(error));
         linked.push_back(libraries.back().get());
       }
+    }
+    const size_t parameters =
+        functions.empty() ? 0 : stitchable_parameters(program.parts[1].text, program.parts[1].entry);
+    if (parameters > 0) {
+      functions.push_back(stitched_of(linked, program, parameters, key));
+      linked = {functions.back().get()};
     }
     const auto library = library_of(program.parts.front().text, program.language, key,
                                     libraries.empty() ? std::vector<const NS::Object*>() : linked, "");

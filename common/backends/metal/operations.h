@@ -28,7 +28,9 @@ constexpr int metal_registers = 128, metal_other_registers = 28;
 /// written for Metal 3.2. All other kernels are written for Metal 3.1.
 inline constexpr const char *metal_3_2 = "metal3.2", *as_metal_3_2 = "-std=metal3.2";
 
-/// The features of a device whose kernels can call functions through tables and in dynamic libraries.
-inline constexpr const char *metal_tables = "metal.tables", *metal_libraries = "metal.libraries";
+/// The features of a device whose kernels can call functions through tables, in dynamic libraries, and of stitching
+/// graphs.
+inline constexpr const char *metal_tables = "metal.tables", *metal_libraries = "metal.libraries",
+                            *metal_graphs = "metal.graphs";
 
 }  // namespace attn

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <regex>
+
 #include "common/backends/metal/operations.h"
 
 namespace attn {
@@ -31,6 +34,13 @@ std::string metal_text(const KernelSource& source) {
 
 bool has_function_table(const std::string& metal_text) {
   return metal_text.find("visible_function_table<") != std::string::npos;
+}
+
+size_t stitchable_parameters(const std::string& metal_text, const std::string& entry) {
+  const std::regex function(fmt::format(R"(\n\[\[stitchable\]\] \w+ {}\(([^)]*)\))", entry));
+  std::smatch found;
+  if (!std::regex_search(metal_text, found, function)) return 0;
+  return static_cast<size_t>(std::count(found[1].first, found[1].second, ',')) + 1;
 }
 
 int metal_language(const KernelSource& source) { return source.assembler == as_metal_3_2 ? 320 : 310; }

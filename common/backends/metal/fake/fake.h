@@ -4,6 +4,7 @@
 // - ends every encoder, and orders encoders by fences, because Metal does not track memory that kernels reach by
 // address;
 // - binds the arguments that the kernel has, and no other;
+// - makes stitching graphs of [[stitchable]] functions, with nodes whose numbers and types fit;
 // - touches shared memory by the host's addresses only, and lets kernels touch resident memory only;
 // - waits: commands run when the host asks for their status the second time.
 // If a check fails, the message throws Misuse; Apple's Metal would end the process, or compute nonsense. The fake says

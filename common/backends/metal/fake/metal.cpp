@@ -95,6 +95,7 @@ struct Library : Object {
   bool fast_math = true;
   NS::Integer type = MTL::LibraryTypeExecutable;
   Ref<Array> libraries;
+  std::vector<Ref<Object>> stitched;  // the Functions that the library's function calls and the text only declares
 
   /// The names of functions, as Metal sees them.
   struct Names {
@@ -163,6 +164,17 @@ struct VisibleFunctionTableDescriptor : Object {
 struct Links {
   std::vector<Ref<Function>> functions;
   bool in_table = false;
+
+  /// The functions, and after them those that stitched functions call.
+  std::vector<Ref<Function>> all() const {
+    std::vector<Ref<Function>> found = functions;
+    for (const Ref<Function>& one : functions) {
+      for (const Ref<Object>& called : one->library->stitched) {
+        found.emplace_back(static_cast<Function*>(called.get()));
+      }
+    }
+    return found;
+  }
 };
 
 /// A line for each function that takes part, and the texts: what decides the machine code.
@@ -174,7 +186,7 @@ std::string identity(const Function& function, const Links& links) {
     text += "\n" + one.library->text + "\n";
   };
   add(function);
-  for (const Ref<Function>& one : links.functions) add(*one);
+  for (const Ref<Function>& one : links.all()) add(*one);
   return text;
 }
 
@@ -223,7 +235,7 @@ Binary compiled(const Function& function, const Links& links) {
                        .constants = function.constants,
                        .language = library.language,
                        .fast_math = library.fast_math || system().fast_math};
-    for (const Ref<Function>& one : links.functions) {
+    for (const Ref<Function>& one : links.all()) {
       source.linked.emplace_back(old_names(one->name), old_names(one->library->text));
     }
     binary = compiler().compile(source);
@@ -234,6 +246,118 @@ Binary compiled(const Function& function, const Links& links) {
   }
   const std::lock_guard lock(mutex);
   return known.emplace(id, *binary).first->second;
+}
+
+// ---- stitching
+
+struct InputNode : Object {
+  InputNode() : Object("MTLFunctionStitchingInputNode") {}
+  NS::UInteger index = 0;
+};
+struct FunctionNode : Object {
+  FunctionNode() : Object("MTLFunctionStitchingFunctionNode") {}
+  std::string name;
+  Ref<Array> arguments;
+};
+struct AlwaysInline : Object {
+  AlwaysInline() : Object("MTLFunctionStitchingAttributeAlwaysInline") {}
+};
+struct StitchingGraph : Object {
+  StitchingGraph() : Object("MTLFunctionStitchingGraph") {}
+  std::string name;
+  Ref<Array> nodes;  // without `output`
+  Ref<FunctionNode> output;
+};
+struct StitchedLibraryDescriptor : Object {
+  StitchedLibraryDescriptor() : Object("MTLStitchedLibraryDescriptor") {}
+  Ref<Array> functions, graphs;
+};
+
+struct Signature {
+  std::string result;
+  std::vector<std::string> types;  // of the parameters
+};
+Signature signature_of(const Function& function) {
+  const std::regex definition(
+      fmt::format(R"((?:^|\n)\[\[stitchable\]\] (\w+) {}\(([^)]*)\))", old_names(function.name)));
+  static const std::regex parameter(R"(\s*([^,]+?)\s*\w+\s*(?:,|$))");
+  std::smatch found;
+  if (!std::regex_search(function.library->text, found, definition)) {
+    misused(fmt::format("a graph gets {}, which is not [[stitchable]]", function.name));
+  }
+  Signature signature{found[1], {}};
+  const std::string parameters = found[2];
+  for (std::sregex_iterator it(parameters.begin(), parameters.end(), parameter), end; it != end; ++it) {
+    signature.types.push_back((*it)[1]);
+  }
+  return signature;
+}
+
+/// Returns the text of a graph's function.
+std::string stitched_text(const StitchingGraph& graph, const std::map<std::string, Signature>& known) {
+  const auto has = [&](const Object* node) {
+    return std::ranges::any_of(graph.nodes->all, [&](const Ref<Object>& one) { return one.get() == node; });
+  };
+  if (!graph.output) misused("the fake knows no graphs without an output node");
+  if (has(graph.output.get())) misused("a graph's output node is among its other nodes");
+  std::map<NS::UInteger, std::string> inputs;  // their types
+  const std::function<std::string(const FunctionNode&)> call = [&](const FunctionNode& node) {
+    if (!known.contains(node.name)) misused(fmt::format("a graph calls {}, which its library lacks", node.name));
+    const std::vector<std::string>& types = known.at(node.name).types;
+    const std::vector<Ref<Object>>& arguments = node.arguments->all;
+    if (arguments.size() != types.size()) {
+      misused(fmt::format("{} takes {} arguments, and its node has {}", node.name, types.size(), arguments.size()));
+    }
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < types.size(); ++i) {
+      std::string type;
+      if (const auto* const input = dynamic_cast<const InputNode*>(arguments[i].get())) {
+        type = inputs.emplace(input->index, types[i]).first->second;
+        texts.push_back(fmt::format("argument_{}", input->index));
+      } else {
+        const auto& inner = dynamic_cast<const FunctionNode&>(*arguments[i]);
+        if (!has(&inner)) misused(fmt::format("a graph lacks the node of {}", inner.name));
+        texts.push_back(call(inner));
+        type = known.at(inner.name).result;
+      }
+      if (type != types[i]) misused(fmt::format("{} takes a {}, and gets a {}", node.name, types[i], type));
+    }
+    return fmt::format("{}({})", node.name, fmt::join(texts, ", "));
+  };
+  const std::string body = call(*graph.output);
+  std::vector<std::string> parameters;
+  for (const auto& [index, type] : inputs) {
+    if (index != parameters.size()) misused(fmt::format("a graph has no node of argument {}", parameters.size()));
+    parameters.push_back(fmt::format("{} argument_{}", type, index));
+  }
+  return fmt::format("\n[[stitchable]] {} {}({}) {{ return {}; }}\n", known.at(graph.output->name).result, graph.name,
+                     fmt::join(parameters, ", "), body);
+}
+
+/// The text is that of the first function, which has the types, with the graphs' functions after it.
+Object* new_stitched_library(const StitchedLibraryDescriptor& descriptor) {
+  if (!descriptor.functions || descriptor.functions->all.empty()) misused("a stitched library of no functions");
+  if (!descriptor.graphs) misused("a stitched library of no graphs");
+  const Library& first = *static_cast<const Function&>(*descriptor.functions->all.front()).library;
+  std::string text = first.text;
+  std::vector<Ref<Object>> others;
+  std::map<std::string, Signature> known;
+  for (const Ref<Object>& one : descriptor.functions->all) {
+    const auto& function = static_cast<const Function&>(*one);
+    const auto& [result, types] = known.emplace(function.name, signature_of(function)).first->second;
+    if (function.library.get() == &first) continue;
+    text += fmt::format("\n[[visible]] {} {}({});\n", result, function.name, fmt::join(types, ", "));
+    others.push_back(one);
+  }
+  for (const Ref<Object>& graph : descriptor.graphs->all) {
+    text += stitched_text(static_cast<const StitchingGraph&>(*graph), known);
+  }
+  auto* const library = new Library;
+  library->text = text;
+  library->language = first.language;
+  library->fast_math = first.fast_math;
+  library->stitched = others;
+  return library;
 }
 
 struct BinaryArchiveDescriptor : Object {
@@ -695,6 +819,10 @@ void add_device() {
            if (!text) misused("a library of no text");
            return fails(message, error) ? nullptr : new_library(text->text, options, error);
          });
+  method(device, "newLibraryWithStitchedDescriptor:error:",
+         [](Object*, SEL message, StitchedLibraryDescriptor* descriptor, Object** error) -> Object* {
+           return fails(message, error) ? nullptr : new_stitched_library(*descriptor);
+         });
   method(device, "newDynamicLibrary:error:", [](Object*, SEL message, Library* library, Object** error) -> Object* {
     if (!system().links) misused("a dynamic library on a GPU that has none");
     if (library->type != MTL::LibraryTypeDynamic) misused("a dynamic library of a library of another type");
@@ -750,6 +878,38 @@ void add_kernels() {
            if (!name) misused("a function of no name");
            return fails(message, error) ? nullptr : new_function(*self, name->text, values->values, error);
          });
+
+  method("MTLLibrary", "newFunctionWithName:", [](Library* self, SEL message, String* name) -> Object* {
+    return fails(message, nullptr) ? nullptr : new_function(*self, name->text, {}, nullptr);
+  });
+
+  allocatable<InputNode>("MTLFunctionStitchingInputNode");
+  method("MTLFunctionStitchingInputNode", "initWithArgumentIndex:", [](InputNode* self, SEL, NS::UInteger index) {
+    self->index = index;
+    return self;
+  });
+  allocatable<FunctionNode>("MTLFunctionStitchingFunctionNode");
+  method("MTLFunctionStitchingFunctionNode", "initWithName:arguments:controlDependencies:",
+         [](FunctionNode* self, SEL, String* name, Array* arguments, Array* before) {
+           if (!before->all.empty()) misused("the fake knows no control dependencies");
+           self->name = name->text;
+           self->arguments = arguments;
+           return self;
+         });
+  allocatable<AlwaysInline>("MTLFunctionStitchingAttributeAlwaysInline");
+  allocatable<StitchingGraph>("MTLFunctionStitchingGraph");
+  method("MTLFunctionStitchingGraph", "initWithFunctionName:nodes:outputNode:attributes:",
+         [](StitchingGraph* self, SEL, String* name, Array* nodes, FunctionNode* output, Array*) {
+           self->name = name->text;
+           self->nodes = nodes;
+           self->output = output;
+           return self;
+         });
+  allocatable<StitchedLibraryDescriptor>("MTLStitchedLibraryDescriptor");
+  method("MTLStitchedLibraryDescriptor",
+         "setFunctions:", [](StitchedLibraryDescriptor* self, SEL, Array* functions) { self->functions = functions; });
+  method("MTLStitchedLibraryDescriptor",
+         "setFunctionGraphs:", [](StitchedLibraryDescriptor* self, SEL, Array* graphs) { self->graphs = graphs; });
 
   allocatable<LinkedFunctions>("MTLLinkedFunctions");
   method("MTLLinkedFunctions", "setPrivateFunctions:", [](LinkedFunctions* self, SEL, Array* functions) {

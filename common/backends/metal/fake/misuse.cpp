@@ -17,6 +17,9 @@ struct Params {
 kernel void add(constant Params& p [[buffer(0)]], uint thread_index [[thread_index_in_threadgroup]]) {
   p.out[thread_index] += 1;
 }
+[[stitchable]] float twice(float x) { return 2 * x; }
+[[stitchable]] int next(int i) { return i + 1; }
+[[visible]] float half_of(float x) { return x / 2; }
 )";
 
 /// All that a launch needs.
@@ -24,7 +27,7 @@ struct World {
   World() {
     NS::Error* error = nullptr;
     const auto options = NS::TransferPtr(MTL::CompileOptions::alloc()->init());
-    const auto library = NS::TransferPtr(gpu->newLibrary(string_of(text), options.get(), &error));
+    library = NS::TransferPtr(gpu->newLibrary(string_of(text), options.get(), &error));
     const auto constants = NS::TransferPtr(MTL::FunctionConstantValues::alloc()->init());
     function = NS::TransferPtr(library->newFunction(string_of("add"), constants.get(), &error));
     const auto descriptor = NS::TransferPtr(MTL::ComputePipelineDescriptor::alloc()->init());
@@ -56,6 +59,7 @@ struct World {
   const Pool pool;
   const Owned<MTL::Device> gpu = NS::TransferPtr(MTL::CreateSystemDefaultDevice());
   const Owned<MTL::CommandQueue> queue = NS::TransferPtr(gpu->newCommandQueue());
+  Owned<MTL::Library> library;
   Owned<MTL::Function> function;
   Owned<MTL::ComputePipelineState> pipeline;
   Owned<MTL::Buffer> memory;
@@ -65,6 +69,35 @@ struct World {
 };
 
 const MTL::Size one(1, 1, 1);
+
+/// Makes a library of twice(), of `function`, and of a graph that calls `called` with the result of twice(). The node
+/// of twice() has `inputs`. The graph's array has this node if `has_node`, and the output node if `has_output`.
+void stitch(World& world, const char* function, const char* called, const std::vector<NS::UInteger>& inputs,
+            bool has_node = true, bool has_output = false) {
+  std::vector<Owned<MTL::FunctionStitchingInputNode>> owned;
+  std::vector<const NS::Object*> arguments, nodes;
+  for (const NS::UInteger input : inputs) {
+    owned.push_back(NS::TransferPtr(MTL::FunctionStitchingInputNode::alloc()->init(input)));
+    arguments.push_back(owned.back().get());
+  }
+  const auto node_of = [&](const char* name, const NS::Array* its) {
+    return NS::TransferPtr(MTL::FunctionStitchingFunctionNode::alloc()->init(string_of(name), its, NS::Array::array()));
+  };
+  const auto first = node_of("twice", NS::Array::array(arguments.data(), arguments.size()));
+  const auto last = node_of(called, NS::Array::array(first.get()));
+  if (has_node) nodes.push_back(first.get());
+  if (has_output) nodes.push_back(last.get());
+  const auto graph = NS::TransferPtr(MTL::FunctionStitchingGraph::alloc()->init(
+      string_of("made"), NS::Array::array(nodes.data(), nodes.size()), last.get(), NS::Array::array()));
+  const auto twice = NS::TransferPtr(world.library->newFunction(string_of("twice")));
+  const auto other = NS::TransferPtr(world.library->newFunction(string_of(function)));
+  const NS::Object* const functions[] = {twice.get(), other.get()};
+  const auto descriptor = NS::TransferPtr(MTL::StitchedLibraryDescriptor::alloc()->init());
+  descriptor->setFunctions(NS::Array::array(functions, 2));
+  descriptor->setFunctionGraphs(NS::Array::array(graph.get()));
+  NS::Error* error = nullptr;
+  NS::TransferPtr(world.gpu->newLibrary(descriptor.get(), &error));
+}
 
 /// A misuse by its name. An empty name: no misuse, for comparison.
 const std::vector<std::pair<const char*, void (*)(World&)>>& misuses() {
@@ -166,6 +199,13 @@ const std::vector<std::pair<const char*, void (*)(World&)>>& misuses() {
          const auto links = NS::TransferPtr(MTL::LinkedFunctions::alloc()->init());
          links->setPrivateFunctions(NS::Array::array(all, 1));
        }},
+      {"a graph of a function that is not stitchable", [](World& world) { stitch(world, "half_of", "twice", {0}); }},
+      {"a graph that calls a function it lacks", [](World& world) { stitch(world, "next", "half_of", {0}); }},
+      {"a graph without an input node", [](World& world) { stitch(world, "twice", "twice", {1}); }},
+      {"a node with an argument too many", [](World& world) { stitch(world, "twice", "twice", {0, 1}); }},
+      {"a node with an argument of another type", [](World& world) { stitch(world, "next", "next", {0}); }},
+      {"a graph without the node of an argument", [](World& world) { stitch(world, "twice", "twice", {0}, false); }},
+      {"an output node among the other nodes", [](World& world) { stitch(world, "twice", "twice", {0}, true, true); }},
       {"no text",
        [](World& world) {
          NS::Error* error = nullptr;

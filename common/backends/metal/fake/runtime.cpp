@@ -151,6 +151,12 @@ void add_foundation() {
   method("NSArray", "count", [](Array* self, SEL) -> NS::UInteger { return self->all.size(); });
   method("NSArray",
          "objectAtIndex:", [](Array* self, SEL, NS::UInteger index) -> Object* { return self->all.at(index).get(); });
+  method("+NSArray", "array", [](Object*, SEL) -> Object* { return autoreleased(new Array); });
+  method("+NSArray", "arrayWithObject:", [](Object*, SEL, Object* object) -> Object* {
+    auto* const array = new Array;
+    array->all.emplace_back(object);
+    return autoreleased(array);
+  });
   method("+NSArray",
          "arrayWithObjects:count:", [](Object*, SEL, Object* const* objects, NS::UInteger count) -> Object* {
            auto* const array = new Array;

@@ -305,6 +305,35 @@ kernel void call(constant Params& p [[buffer(0)]], uint i [[thread_index_in_thre
   }
 }
 
+// Each function of a graph gets the result of the function before it.
+TEST_F(MetalHostTest, StitchesFunctionsOneAfterTheOther) {
+  open();
+  std::string calls = std::string("#define CALLS 1\n") + text;
+  calls = std::regex_replace(calls, std::regex(R"(addend\(int i\))"), "stitched_function(float x, int i)");
+  calls = std::regex_replace(calls, std::regex(R"(addend\(i\))"), "stitched_function(10.0f, i)");
+  KernelSource add = source("add", calls);
+  for (const auto& [name, result] : {std::pair("twice", "2 * x"), {"plus", "x + i"}}) {
+    KernelSource& function =
+        add.fragments.emplace_back(KernelSource{.path = std::string("lab/") + name, .entry = name});
+    function.includes[function.path] = fmt::format(
+        "#include <metal_stdlib>\n[[stitchable]] float {}(float x, int i) {{ return {}; }}\n", name, result);
+  }
+  const auto before = fake::objects();
+  EXPECT_EQ(added(*made(add), 4), (std::vector<float>{22, 23, 24, 25}));
+  EXPECT_EQ(fake::objects(), before);
+  for (const char* fails : {"newLibraryWithStitchedDescriptor:error:", "newFunctionWithName:"}) {
+    fake::system().fails = {fails};
+    expect_error<CompileError>([&] { made(add); }, {"add", "itched"});
+  }
+  fake::system() = {};
+  KernelSource wrong = add;
+  std::string& plus = wrong.fragments.back().includes["lab/plus"];
+  for (const auto& [part, other] : {std::pair(R"(\[\[stitchable\]\])", "[[visible]]"), {", int i", ""}}) {
+    plus = std::regex_replace(add.fragments.back().includes["lab/plus"], std::regex(part), other);
+    expect_error<CompileError>([&] { made(wrong); }, {"add", "plus is no [[stitchable]] function of 2 parameters"});
+  }
+}
+
 TEST_F(MetalHostTest, FeaturesSayWhatKernelsCanBeLinkedWith) {
   for (const bool links : {true, false}) {
     fake::system().links = links;
