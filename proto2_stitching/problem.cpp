@@ -25,9 +25,10 @@
 namespace attn {
 namespace {
 
-constexpr std::array<const char*, 9> forms = {"monolithic", "inline",         "noinline",     "switch", "pointer",
-                                              "stitched",   "stitched_nolto", "std_function", "virtual"};
-static_assert(FORM_MONOLITHIC == 0 && FORM_SWITCH == 3 && FORM_STITCHED == 5 && FORM_VIRTUAL == forms.size() - 1);
+constexpr std::array<const char*, 10> forms = {"monolithic", "inline",        "noinline",       "switch",
+                                               "pointer",    "stitched",      "stitched_nolto", "std_function",
+                                               "virtual",    "stitched_graph"};
+static_assert(FORM_MONOLITHIC == 0 && FORM_SWITCH == 3 && FORM_STITCHED == 5 && FORM_VIRTUAL == forms.size() - 2);
 
 int form_number(const std::string& form) {
   return static_cast<int>(std::find(forms.begin(), forms.end(), form) - forms.begin());
@@ -101,9 +102,9 @@ struct ScoreTable {
 };
 
 // The fragment has the function, and is compiled apart from the kernel.
-KernelSource fragment_of(const AttentionHooks& hook, const DeviceInfo& device) {
+KernelSource fragment_of(const AttentionHooks& hook, const DeviceInfo& device, const std::string& file = "fragment") {
   KernelSource fragment;
-  fragment.path = fmt::format("proto2_stitching/kernels/fragment.{}", is_metal(device) ? "metal" : "h");
+  fragment.path = fmt::format("proto2_stitching/kernels/{}.{}", file, is_metal(device) ? "metal" : "h");
   fragment.entry = "score_fragment";
   fragment.includes = hook.includes;
   fragment.guarded = hook.guarded;
@@ -197,6 +198,7 @@ int64_t metal_calls(const AttentionShape& shape) {
 std::vector<std::string> score_forms() { return {forms.begin(), forms.end()}; }
 
 bool form_runs_on(const std::string& form, const DeviceInfo& device) {
+  if (form == "stitched_graph") return device.has(metal_graphs);
   return device.on_host || (form != "std_function" && form != "virtual");
 }
 
@@ -216,6 +218,7 @@ std::optional<std::string> call_skip_reason(const StitchConfig& config, const De
                        variants.empty() ? "" : fmt::format("; it has {}", fmt::join(variants, ", ")));
   }
   if (!form_runs_on(form, device)) {
+    if (form == "stitched_graph") return "form stitched_graph: this device has no MTLFunctionStitchingGraph";
     return fmt::format("form {}: kernels of backend {} cannot call a function of the host", form, device.backend);
   }
   if (is_metal(device)) {
@@ -244,7 +247,7 @@ std::optional<std::string> call_skip_reason(const StitchConfig& config, const De
 }
 
 bool form_is_inlined(const std::string& form) {
-  return form == "monolithic" || form == "inline" || form == "switch" || form == "stitched";
+  return form == "monolithic" || form == "inline" || form == "switch" || form == "stitched" || form == "stitched_graph";
 }
 
 std::string default_variant(const DeviceInfo& device) {
@@ -292,12 +295,15 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
   function.add_to(hook.includes, "proto2_stitching/kernels/function.h");
   hook.guarded = function.guarded;
   hook.data = bytes_of(1);  // 1: the forms `switch` and `pointer` call the function; 0 would leave scores as they are
+  const auto unchanged = [](const char* file) {
+    return KernelSource{.path = fmt::format("proto2_stitching/kernels/{}.metal", file), .entry = "score_unchanged"};
+  };
+  if (config.form == "stitched_graph") {
+    hook.fragments = {fragment_of(hook, device, "stitchable"), unchanged("stitchable_unchanged")};
+  }
   if (config.form == "pointer" && is_metal(device)) {
-    KernelSource unchanged;
-    unchanged.path = "proto2_stitching/kernels/unchanged.metal";
-    unchanged.entry = "score_unchanged";
     hook.linking = Linking::after_code_generation;
-    hook.fragments = {unchanged, fragment_of(hook, device)};
+    hook.fragments = {unchanged("unchanged"), fragment_of(hook, device)};
     hook.data = bytes_of(ScoreTable{1, 0});  // StitchProblem fills in the functions
   }
   if (config.form == "stitched" || config.form == "stitched_nolto" || config.form == "virtual") {

@@ -1,7 +1,8 @@
 // form.h for the Metal dialect. The kernel `tuned` passes single scores, so only SCORE_FORM of choice.h counts.
 //
-// A function that is compiled apart is a private function of the pipeline (`stitched`), or lies in a dynamic library
-// (`stitched_nolto`). The form `pointer` has a header of its own, pointer_metal.h.
+// A function that is compiled apart is a private function of the pipeline (`stitched`), lies in a dynamic library
+// (`stitched_nolto`), or is a node of a graph whose function is private (`stitched_graph`). The form `pointer` has a
+// header of its own, pointer_metal.h.
 //
 // With `noinline` a call may have to save the registers in which `tuned` accumulates the output.
 #pragma once
@@ -11,9 +12,12 @@
 #include "proto2_stitching/kernels/choice.h"
 #include "proto2_stitching/kernels/forms.h"
 
+#define FORM_STITCHED_GRAPH 9  // a call of a function that a stitching graph makes of fragments
+
 #define SCORE_IS_IDENTITY 0
 
-#define SCORE_IS_ELSEWHERE (SCORE_FORM == FORM_STITCHED || SCORE_FORM == FORM_STITCHED_NOLTO)
+#define SCORE_IS_ELSEWHERE \
+  (SCORE_FORM == FORM_STITCHED || SCORE_FORM == FORM_STITCHED_NOLTO || SCORE_FORM == FORM_STITCHED_GRAPH)
 
 #if defined(SCORE_IS_FRAGMENT) || !SCORE_IS_ELSEWHERE
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
@@ -24,7 +28,12 @@ namespace {
 #endif
 
 #ifndef SCORE_IS_FRAGMENT
-#if SCORE_IS_ELSEWHERE
+#if SCORE_FORM == FORM_STITCHED_GRAPH
+[[visible]] float stitched_function(float s, int q, int k, HookContext context);
+INLINE float score_call(float s, int q, int k, const ScoreContext& context) {
+  return stitched_function(s, q, k, context);
+}
+#elif SCORE_IS_ELSEWHERE
 [[visible]] float score_fragment(float s, int q, int k, const ScoreContext& context);
 INLINE float score_call(float s, int q, int k, const ScoreContext& context) { return score_fragment(s, q, k, context); }
 #elif SCORE_FORM == FORM_INLINE

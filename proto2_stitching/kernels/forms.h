@@ -11,3 +11,4 @@
 #define FORM_STITCHED_NOLTO 6  // a call of a fragment that is linked as machine code
 #define FORM_STD_FUNCTION 7    // a call of a std::function of the host (cpu)
 #define FORM_VIRTUAL 8         // a call of a virtual function (cpu)
+// FORM_STITCHED_GRAPH (9) is in form_metal.h.

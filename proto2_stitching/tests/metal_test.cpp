@@ -56,7 +56,9 @@ TEST_F(MetalStitchTest, ATextThatIsWrongInMetalOnlyIsBadInput) {
 }
 
 TEST(MetalFormsTest, NeedFeaturesOfTheGpu) {
-  for (const auto& [form, feature] : {std::pair("pointer", "metal.tables"), {"stitched_nolto", "metal.libraries"}}) {
+  for (const auto& [form, feature] : {std::pair("pointer", "metal.tables"),
+                                      {"stitched_nolto", "metal.libraries"},
+                                      {"stitched_graph", "metal.graphs"}}) {
     StitchConfig config{.form = form, .grain = "element", .function = "alibi", .work = 0, .flash = {}};
     config.flash.variant = "tuned";
     DeviceInfo device = metal();

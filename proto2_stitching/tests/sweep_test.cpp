@@ -70,6 +70,8 @@ TEST(StitchSweepTest, SkipsTellWhy) {
            {hopper(), "mma_sync", "pointer", "row", ""},
            {hopper(), "mma_sync", "std_function", "element", "std_function"},
            {hopper(), "mma_sync", "virtual", "element", "virtual"},
+           {hopper(), "mma_sync", "stitched_graph", "element", "MTLFunctionStitchingGraph"},
+           {avx2(), "tuned", "stitched_graph", "element", "MTLFunctionStitchingGraph"},
            {hopper(), "tuned", "inline", "element", "mma_sync, wgmma"},
            {avx2(), "wgmma", "inline", "element", "tuned"},
            {old, "wgmma", "inline", "element", "sm_90a"},

@@ -39,9 +39,10 @@ INSTANTIATE_TEST_SUITE_P(
         HostRun{"proto1_flash", 4,
                 "batch=1 q_heads=3 kv_heads=1 q_len=19 kv_len=37 causal=1 layout=bhsd variant=naive,tuned block_r=16 "
                 "block_c=16 head_dim=40 dtype=f32,bf16"},
-        HostRun{"proto2_stitching", 5,
-                "form=monolithic,switch,pointer,stitched,stitched_nolto grain=element function=alibi batch=1 q_heads=2 "
-                "kv_heads=1 q_len=19 kv_len=37 head_dim=40 causal=1 dtype=f16 layout=bhsd block_r=16 block_c=16"},
+        HostRun{"proto2_stitching", 6,
+                "form=monolithic,switch,pointer,stitched,stitched_nolto,stitched_graph grain=element function=alibi "
+                "batch=1 q_heads=2 kv_heads=1 q_len=19 kv_len=37 head_dim=40 causal=1 dtype=f16 layout=bhsd block_r=16 "
+                "block_c=16"},
         HostRun{"proto3_paged", 2,
                 "q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=ragged cache_layout=nhd alibi=0 soft_cap=0 "
                 "window_left=-1 causal=1 shared_pct=25 cascade=0 block_c=32 task=decode workers=4 append=none q_len=1 "
