@@ -1,4 +1,6 @@
 #include <clang/Basic/Version.h>
+#include <clang/Lex/Pragma.h>
+#include <clang/Lex/Preprocessor.h>
 #include <fmt/format.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Module.h>
@@ -35,7 +37,7 @@ namespace fs = std::filesystem;
 
 // Raise this number when the checks of instrument() or the rewriting by as_cxx() change, so that the kernels in the
 // caches are compiled anew.
-constexpr int recipe = 6;
+constexpr int recipe = 7;
 
 fs::path library_folder() { return fs::path(source_root()) / "common/backends/metal/emulator/stdlib"; }
 std::string library_file() { return (library_folder() / "metal_stdlib").string(); }
@@ -47,6 +49,18 @@ std::string whole_file(const std::string& path) {
   if (text->starts_with(byte_order_mark)) text->erase(0, byte_order_mark.size());
   return std::move(*text);
 }
+
+// Between two such pragmas a member function may name its object, as in C++23: `f(this device S& object)`. In no other
+// way does clang allow a member function for objects in device memory. Metal's own texts are C++14.
+class ExplicitObjects : public clang::PragmaHandler {
+ public:
+  ExplicitObjects() : PragmaHandler("msl_explicit_objects") {}
+  void HandlePragma(clang::Preprocessor& preprocessor, clang::PragmaIntroducer, clang::Token&) override {
+    auto& options = const_cast<clang::LangOptions&>(preprocessor.getLangOpts());
+    options.CPlusPlus23 = !options.CPlusPlus23;
+  }
+};
+const clang::PragmaHandlerRegistry::Add<ExplicitObjects> explicit_objects("msl_explicit_objects", "");
 
 // Metal has these headers for parts of its library. Here each of them includes the one file that has the whole library.
 constexpr const char* parts_of_library[] = {"metal_atomic",        "metal_common",           "metal_compute",
@@ -198,9 +212,9 @@ Binary Compiler::compile_here(const Source& source) const {
   add(path,
       fmt::format("#include <metal_stdlib>\n{}\n#line 1 \"{}\"\n{}\n#line 1 \"{}\"\n"
                   "extern \"C\" void msl_entry(void* const* arguments);\n"
-                  "extern \"C\" void msl_entry(void* const* arguments) {{ metal::msl_call({}, arguments); }}\n"
-                  "extern \"C\" {{ extern const unsigned msl_parameters = metal::msl_count({}); }}\n"
-                  "extern \"C\" {{ auto* msl_kernel = +{}; }}\n",
+                  "extern \"C\" void msl_entry(void* const* arguments) {{ metal::msl_call(::{}, arguments); }}\n"
+                  "extern \"C\" {{ extern const unsigned msl_parameters = metal::msl_count(::{}); }}\n"
+                  "extern \"C\" {{ auto* msl_kernel = +::{}; }}\n",
                   source.before, source.path, text, library_file(), source.function, source.function, source.function));
   for (const auto& [name, content] : source.texts) {
     if (name != source.path) add(fs::absolute(name).lexically_normal().string(), content);

@@ -18,6 +18,7 @@
 #include <llvm/Transforms/Scalar/SROA.h>
 #include <llvm/Transforms/Utils/BasicBlockUtils.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -163,8 +164,18 @@ void Instrumenter::find_parameters() {
     }
   }
   for (llvm::CallInst* const call : annotations) call->eraseFromParent();
+  // Metal gives a parameter without a location the first free one (specification, section 5.2.1).
+  for (Facts::Parameter& parameter : facts.parameters) {
+    uint32_t location = 0;
+    const auto taken = [&](const Facts::Parameter& other) {
+      return other.attribute == parameter.attribute && other.index == location;
+    };
+    while (std::ranges::any_of(facts.parameters, taken)) ++location;
+    if (parameter.index == static_cast<uint32_t>(-1)) parameter.index = location;  // as_cxx wrote -1
+  }
   if (!wanted || !kernel || facts.parameters.size() != wanted->getZExtValue()) {
-    error = "each parameter of a kernel needs one attribute, such as [[buffer(0)]] or [[thread_position_in_grid]]";
+    error =
+        "each parameter of a kernel that is no pointer or reference needs one attribute: [[thread_position_in_grid]]";
   }
 }
 

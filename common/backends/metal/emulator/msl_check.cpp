@@ -202,7 +202,7 @@ std::string first_error(const CompileError& error, const Options& options) {
     // The line after the file's text names the kernel. If the first error is there, the text has no fault, and the
     // kernel is missing.
     const bool ours = line.find("metal_stdlib:") != line.npos;
-    if (errors == 1 && ours && line.ends_with(fmt::format("use of undeclared identifier '{}'", name))) {
+    if (errors == 1 && ours && line.ends_with(fmt::format("no member named '{}' in the global namespace", name))) {
       return fmt::format("{} has no kernel {}", options.file, name);
     }
   }

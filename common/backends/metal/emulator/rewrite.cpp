@@ -1,7 +1,10 @@
 #include "common/backends/metal/emulator/rewrite.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -67,7 +70,7 @@ bool is_cxx_attribute(std::string_view name) {
 }
 
 // Changes the attributes between "[[" and "]]". `at` is the first token after "[[". Returns the index of the first "]".
-size_t change_attributes(const std::vector<Token>& tokens, std::string_view text, size_t at,
+size_t change_attributes(const std::vector<Token>& tokens, std::string_view text, size_t at, bool of_parameter,
                          std::vector<Change>& changes) {
   while (at < tokens.size() && tokens[at].text != "]") {
     const Token& name = tokens[at++];
@@ -86,7 +89,7 @@ size_t change_attributes(const std::vector<Token>& tokens, std::string_view text
       arguments = ", " + std::string(text.substr(first, end - 1 - first));
     }
     if (qualified || is_cxx_attribute(name.text)) continue;
-    if (name.text == "function_constant" && arguments.find_first_of("0123456789") != 2) {
+    if (name.text == "function_constant" && of_parameter) {
       // The parameter exists only if the named constant is true: [[buffer(1), function_constant(has)]]. The emulator
       // always passes the parameter, so it drops the attribute.
       changes.push_back({name.begin, end, ""});
@@ -231,6 +234,155 @@ size_t change_coherent(const std::vector<Token>& tokens, size_t at, std::vector<
   return last;
 }
 
+// Returns the index after the bracket at `at`, all that it encloses, and its counterpart.
+size_t past_brackets(const std::vector<Token>& tokens, size_t at) {
+  int depth = 0;
+  do {
+    const char c = tokens[at].text[0];
+    depth += (c == '(' || c == '[' || c == '{') - (c == ')' || c == ']' || c == '}');
+  } while (++at < tokens.size() && depth > 0);
+  return at;
+}
+
+std::string_view word(const std::vector<Token>& tokens, size_t at) {
+  return at < tokens.size() ? tokens[at].text : std::string_view(" ");
+}
+
+// Finds the parameters of a kernel that are pointers or references without an attribute. Adds their first tokens, and
+// the attributes that they lack, to `bare`. The token at `at` is the word `kernel`.
+void find_bare_parameters(const std::vector<Token>& tokens, size_t at, std::map<size_t, std::string>& bare) {
+  int depth = 0;
+  for (;; at = word(tokens, at) == "[" ? past_brackets(tokens, at) : at + 1) {
+    const std::string_view token = word(tokens, at);
+    if (token == " " || token == ";" || token == "{") return;
+    depth += (token == "<") - (token == ">");
+    if (depth == 0 && token == "(" && word(tokens, at - 1) != "decltype") break;
+  }
+  size_t first = at + 1;
+  bool points = false, has_attribute = false, is_threadgroup = false;
+  for (const size_t last = past_brackets(tokens, at) - 1; ++at <= last;) {
+    const std::string_view token = tokens[at].text;
+    if (token == "[" && word(tokens, at + 1) == "[") has_attribute = true;
+    if (token == "threadgroup") is_threadgroup = true;
+    if (depth == 0 && (token == "*" || token == "&")) points = true;
+    if (at == last || (depth == 0 && token == ",")) {
+      if (points && !has_attribute) {
+        bare[first] = fmt::format("[[clang::annotate(\"{}\", -1)]] ", is_threadgroup ? "threadgroup" : "buffer");
+      }
+      first = at + 1;
+      points = has_attribute = is_threadgroup = false;
+    }
+    constexpr std::string_view open = "<([{", close = ">)]}";
+    depth += static_cast<int>(open.find(token[0]) != open.npos) - static_cast<int>(close.find(token[0]) != close.npos);
+  }
+}
+
+// Whether a word is the name of one of Metal's vectors or small matrices, such as float4 or half4x4.
+bool is_vector_name(std::string_view name) {
+  static constexpr std::string_view scalars[] = {"bool", "char", "uchar", "short", "ushort", "int",
+                                                 "uint", "long", "ulong", "half",  "bfloat", "float"};
+  const size_t at = std::min(name.find_first_of("234"), name.size());
+  const std::string_view size = name.substr(at);
+  return std::ranges::find(scalars, name.substr(0, at)) != std::end(scalars) &&
+         (size.size() == 1 || (size.size() == 3 && size[1] == 'x'));
+}
+
+// Returns the names of types in the text that may be vectors: the parameters of templates, and other names of types.
+std::set<std::string_view> names_of_types(const std::vector<Token>& tokens) {
+  std::set<std::string_view> names;
+  for (size_t i = 0; i + 2 < tokens.size(); ++i) {
+    const std::string_view token = tokens[i].text, name = tokens[i + 1].text, next = tokens[i + 2].text;
+    const bool of_template = next == "," || next == ">" || next == "=";
+    if ((token == "typename" || token == "class") && is_word(name[0]) && of_template) names.insert(name);
+    if (token == "using" && next == "=") names.insert(name);
+    if (token != "typedef") continue;
+    size_t end = i;
+    while (end < tokens.size() && std::string_view(";{(").find(tokens[end].text) == std::string_view::npos) ++end;
+    if (word(tokens, end) == ";") names.insert(tokens[end - 1].text);
+  }
+  return names;
+}
+
+// Returns the index after the type at `at`, if it may be a vector or a matrix; otherwise returns `at`.
+size_t end_of_type(const std::vector<Token>& tokens, const std::set<std::string_view>& names, size_t at) {
+  const std::string_view name = word(tokens, at);
+  if (is_vector_name(name) || names.contains(name)) return at + 1;
+  if ((name != "vec" && name != "matrix") || word(tokens, at + 1) != "<") return at;
+  int depth = 0;
+  do {
+    ++at;
+    depth += (word(tokens, at) == "<") - (word(tokens, at) == ">");
+  } while (depth > 0 && at < tokens.size());
+  return at + 1;
+}
+
+// Returns the index after the operand of a cast. The operand begins at `at`.
+size_t end_of_operand(const std::vector<Token>& tokens, size_t at) {
+  const auto past_word = [&](size_t i) {  // a number may go on after its exponent: 1e-3
+    const std::string_view name = word(tokens, i), sign = word(tokens, i + 1);
+    const bool exponent = is_number(name) && !name.starts_with("0x") && (name.back() == 'e' || name.back() == 'E');
+    return i + (exponent && (sign == "-" || sign == "+") ? 3 : 1);
+  };
+  while (std::string_view("-+!~*&.").find(word(tokens, at)) != std::string_view::npos) ++at;
+  if (word(tokens, at) == "(") {
+    at = past_brackets(tokens, at);
+    if (is_word(word(tokens, at)[0])) return end_of_operand(tokens, at);  // the parentheses are a cast
+  } else {
+    at = past_word(at);
+    while (word(tokens, at) == ":" && word(tokens, at + 1) == ":") at += 3;
+    if (word(tokens, at) == "<") {  // perhaps arguments of a template, as in as_type<half4>(x)
+      size_t end = at + 1;
+      while (is_word(word(tokens, end)[0]) || word(tokens, end) == "," || word(tokens, end) == ":") ++end;
+      if (word(tokens, end) == ">" && word(tokens, end + 1) == "(") at = end + 1;
+    }
+  }
+  for (;;) {
+    const std::string_view token = word(tokens, at), next = word(tokens, at + 1);
+    if (token == "(" || (token == "[" && next != "[")) {
+      at = past_brackets(tokens, at);
+    } else if (token == "." || (token == "-" && next == ">")) {
+      at += token == "." ? 1 : 2;
+      if (is_word(word(tokens, at)[0])) at = past_word(at);
+    } else {
+      return at;
+    }
+  }
+}
+
+// Changes a cast to a type that may be a vector, where clang would refuse the cast or keep the vector's bits. The cast
+// begins at `at`: (half4)x, T(x) or static_cast<half4>(x). The call of a vector's name, half4(x), is a macro.
+void change_cast(const std::vector<Token>& tokens, std::string_view text, const std::set<std::string_view>& names,
+                 size_t at, std::vector<Change>& changes) {
+  const std::string_view before = at > 0 ? tokens[at - 1].text : std::string_view(";");
+  const bool after_name = is_word(before[0]) && before != "return" && before != "else" && before != "case";
+  const auto of_type = [&](size_t first, size_t end) {
+    return fmt::format("msl_cast<{}>", text.substr(tokens[first].begin, tokens[end - 1].end - tokens[first].begin));
+  };
+  if (tokens[at].text == "static_cast" && word(tokens, at + 1) == "<") {
+    const size_t end = end_of_type(tokens, names, at + 2);
+    if (end > at + 2 && word(tokens, end) == ">") changes.push_back({tokens[at].begin, tokens[at].end, "msl_cast"});
+  } else if (tokens[at].text == "(") {
+    const size_t end = end_of_type(tokens, names, at + 1);
+    const std::string_view next = word(tokens, end + 1);
+    const bool operand = is_word(next[0]) ? next != "const" && next != "noexcept" && next != "override"
+                                          : std::string_view("(-+!~*&").find(next) != std::string_view::npos;
+    if (end == at + 1 || word(tokens, end) != ")" || after_name || before == "]" || !operand) return;
+    const size_t last = end_of_operand(tokens, end + 1) - 1;
+    changes.push_back({tokens[at].begin, tokens[end].end, of_type(at + 1, end) + "("});
+    changes.push_back({tokens[last].end, tokens[last].end, ")"});
+  } else {
+    const size_t end = end_of_type(tokens, names, at);
+    if (end == at || word(tokens, end) != "(" || after_name || before == "." || before == "~") return;
+    if (before == ":" && at > 1 && tokens[at - 2].text == ":" && names.contains(tokens[at].text)) return;
+    if (is_vector_name(tokens[at].text) && tokens[at].text[tokens[at].text.size() - 2] != 'x') return;
+    const std::string_view next = word(tokens, end + 1);
+    const bool declares = (next == "*" || next == "&") && is_word(word(tokens, end + 2)[0]) &&
+                          word(tokens, end + 3) == ")" &&
+                          (word(tokens, end + 4) == "(" || word(tokens, end + 4) == "[");
+    if (next != ")" && !declares) changes.push_back({tokens[at].begin, tokens[end - 1].end, of_type(at, end)});
+  }
+}
+
 // Whether the token at `at` ends a literal of type half, such as 1.0h or 16.h.
 bool is_half_literal(const std::vector<Token>& tokens, size_t at) {
   const Token& token = tokens[at];
@@ -248,9 +400,19 @@ std::string as_cxx(std::string_view text) {
   const std::vector<Token> tokens = tokens_of(text);
   std::vector<Change> changes;
   std::set<std::string_view> known;  // constants whose values the compiler can compute from this text alone
+  const std::set<std::string_view> names = names_of_types(tokens);
+  std::map<size_t, std::string> bare;  // attributes that parameters of kernels lack, by the parameter's first token
   int parentheses = 0;
   for (size_t i = 0; i + 1 < tokens.size(); ++i) {
     parentheses += (tokens[i].text == "(") - (tokens[i].text == ")");
+    if (const auto found = bare.find(i); found != bare.end()) {
+      changes.push_back({tokens[i].begin, tokens[i].begin, found->second});
+    }
+    if (tokens[i].text == "kernel" ||
+        (tokens[i].text == "[" && i + 2 < tokens.size() && tokens[i + 2].text == "kernel")) {
+      find_bare_parameters(tokens, i + 1, bare);
+    }
+    change_cast(tokens, text, names, i, changes);
     if (tokens[i].text == "[" && tokens[i + 1].text == "[" && tokens[i + 1].begin == tokens[i].end) {
       if (i > 0 && tokens[i - 1].text == "template") {  // template [[host_name("k")]] [[kernel]] ...
         const size_t begin = tokens[i].begin;
@@ -261,7 +423,7 @@ std::string as_cxx(std::string_view text) {
         changes.push_back({begin, i < tokens.size() ? tokens[i].end : text.size(), ""});
         continue;
       }
-      i = change_attributes(tokens, text, i + 2, changes);
+      i = change_attributes(tokens, text, i + 2, parentheses > 0, changes);
     } else if (parentheses > 0 && is_space(tokens[i].text)) {
       change_array_parameter(tokens, i, changes);
     } else if (tokens[i].text == "constant") {
@@ -282,6 +444,7 @@ std::string as_cxx(std::string_view text) {
       changes.push_back({tokens[i].end - 1, tokens[i].end, "f16"});
     }
   }
+  std::ranges::stable_sort(changes, {}, &Change::begin);
   std::string result;
   size_t copied = 0;
   for (const Change& change : changes) {

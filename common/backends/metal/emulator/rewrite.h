@@ -8,7 +8,10 @@ namespace attn::msl {
 
 /// Returns the text with these changes:
 /// - A Metal attribute becomes an annotation that clang keeps: [[buffer(0)]] becomes [[clang::annotate("buffer", 0)]].
-///   But function_constant(NAME) of a parameter is left out: the emulator always passes the parameter.
+///   But function_constant(NAME) of a parameter is left out: the emulator always passes the parameter. A kernel's
+///   pointer or reference without an attribute gets [[clang::annotate("buffer", -1)]], or "threadgroup": the compiler
+///   chooses its location.
+/// - A cast to a vector, to a small matrix or to a type parameter of a template becomes msl_cast<T>(x).
 /// - A variable that a function declares in threadgroup memory becomes static, because all threads of a threadgroup
 ///   share the variable.
 /// - A parameter `constant int a[2]` becomes `constant int* a`.

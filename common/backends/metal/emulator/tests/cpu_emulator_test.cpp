@@ -160,6 +160,57 @@ TEST(MetalEmulatorTest, NumbersAreRounded) {
   EXPECT_EQ(out[7], -std::numeric_limits<float>::infinity());
 }
 
+// The constructs of llama.cpp's kernels: parameters without locations, casts between vectors and between matrices, also
+// to types of templates, matrices in device and threadgroup memory, and packed vectors.
+TEST(MetalEmulatorTest, CastsMatricesAndPackedVectors) {
+  const std::string text = R"(
+#define BASE 300
+constant half power [[function_constant(BASE + 1)]];
+struct Block { half scale; char values[8]; };
+template <typename M>
+void read(device const half4x4* from, thread M& to) { to = (M)(*from); }
+template <typename M, typename V, void (*get)(device const half4x4*, thread M&)>
+void tile(device const half4x4* from, threadgroup M* to, uint t) {
+  M m;
+  get(from + t, m);
+  m[3] = V(m[0]) + (V)from[t][1];
+  to[t] = m;
+}
+kernel void k(device const half4x4* in, threadgroup float* memory, uint t [[thread_index_in_threadgroup]],
+              device float* out) {
+  threadgroup float4x4* const tiles = (threadgroup float4x4*)memory;
+  if (t < 2) tile<float4x4, float4, read>(in, tiles, t);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  out[t] = tiles[t / 16][t / 4 % 4][t % 4];
+  if (t > 0) return;
+  device const Block* const block = (device const Block*)(in + 2);
+  device const packed_char4* const values = (device const packed_char4*)block->values;
+  device float4* const rows = (device float4*)(out + 32);
+  for (int i = 0; i < 2; ++i) rows[i] = float4(values[i]) * float(block->scale);
+  rows[2] = (float4)(int4)(rows[1] * 0.3f);
+  rows[3] = float4(half2(static_cast<bfloat2>(rows[1].xw)) * 3.0h, pow(2.0f, power), precise::tanh(float2(9, -0.5f)).y);
+})";
+  constexpr int halfs = 32, bytes = 8;
+  constexpr signed char values[bytes] = {-128, 5, -7, 127, 100, -50, 33, -9};
+  std::vector<float> in(halfs / 2 + 3), expected;
+  for (int i = 0; i < halfs; ++i) {
+    const auto half = static_cast<_Float16>(static_cast<float>(i) - 10.5f);
+    std::memcpy(reinterpret_cast<char*>(in.data()) + 2 * i, &half, 2);
+    const int row = i % 4, first = i / 16 * 16;
+    expected.push_back(i % 16 < 12 ? static_cast<float>(half) : static_cast<float>(2 * (first + row) + 4 - 21));
+  }
+  const auto scale = static_cast<_Float16>(0.25f);
+  std::memcpy(in.data() + halfs / 2, &scale, 2);
+  std::memcpy(reinterpret_cast<char*>(in.data() + halfs / 2) + 2, values, bytes);
+  for (const signed char value : values) expected.push_back(0.25f * static_cast<float>(value));
+  for (const float value : {7, -3, 2, 0}) expected.push_back(value);
+  for (const float value : {75.0f, -6.75f, 8.0f, std::tanh(-0.5f)}) expected.push_back(value);
+  std::vector<float> out =
+      run({.text = text, .in = in, .out = expected.size(), .threadgroup_bytes = 128, .constants = {{"power", 3}}});
+  out.resize(expected.size());
+  EXPECT_EQ(out, expected);
+}
+
 TEST(MetalEmulatorTest, FunctionConstants) {
   const std::string text = "constant uint many [[function_constant(3)]];\nconstant uint twice = many * 2;\n" + head +
                            "  if (t == 0) out[0] = many + twice;\n}\n";
@@ -318,7 +369,18 @@ TEST(MetalEmulatorTest, TextsBecomeCxx) {
             "f(device int* a [[clang::annotate(\"buffer\", N + 1)]], "
             "uint b [[clang::annotate(\"thread_index_in_simdgroup\")]]);");
   EXPECT_EQ(msl::as_cxx("threadgroup T<a*b> x[n * 2], y;"), "static threadgroup T<a*b> x[n * 2], y;");
-  EXPECT_EQ(msl::as_cxx("x [[buffer(1), function_constant(has)]]"), "x [[clang::annotate(\"buffer\", 1), ]]");
+  EXPECT_EQ(msl::as_cxx("f(x [[buffer(1), function_constant(has)]]);"), "f(x [[clang::annotate(\"buffer\", 1), ]]);");
+  EXPECT_EQ(
+      msl::as_cxx("kernel void f(S<A, B*> a, device int* b, constant int& c [[buffer(N)]], threadgroup S<A>* d);"),
+      "kernel void f(S<A, B*> a, [[clang::annotate(\"buffer\", -1)]] device int* b, "
+      "constant int& c [[clang::annotate(\"buffer\", N)]], "
+      "[[clang::annotate(\"threadgroup\", -1)]] threadgroup S<A>* d);");
+  EXPECT_EQ(msl::as_cxx("template <class T> T f(float4 v) { return T(v) + (T)g(v)[1]->x * -(half4)(int4)v.xy; }"),
+            "template <class T> T f(float4 v) { return msl_cast<T>(v) + msl_cast<T>(g(v)[1]->x) * "
+            "-msl_cast<half4>(msl_cast<int4>(v.xy)); }");
+  EXPECT_EQ(msl::as_cxx("using V = int2; x = static_cast<V>(y) + vec<int, 2>(z) + (V)as_type<int2>(w) + (V)1e-3f;"),
+            "using V = int2; x = msl_cast<V>(y) + msl_cast<vec<int, 2>>(z) + msl_cast<V>(as_type<int2>(w)) + "
+            "msl_cast<V>(1e-3f);");
   EXPECT_EQ(msl::as_cxx("struct S {\n  int f() const thread { return 1; }\n  S(int a)\n      device : x(a) { f(); }\n"
                         "#define Y 1\n  int g(int a) const threadgroup { return a; }\n  int x;\n};"),
             "struct S {\n  int f() const thread { return 1; }\n  \n\n#define Y 1\n\n  int x;\n};");
@@ -334,10 +396,10 @@ TEST(MetalEmulatorTest, TextsBecomeCxx) {
   EXPECT_EQ(msl::as_cxx("x = 1.0h + 0x1h + y.h + 16.h;"), "x = 1.0f16 + 0x1h + y.h + 16.f16;");
   EXPECT_EQ(msl::as_cxx("template [[host_name(\"f\")]] [[kernel]] decltype(f<1>) f<1>;"),
             "template  decltype(f<1>) f<1>;");
-  for (const char* same :
-       {"threadgroup float* const x = y;", "f(threadgroup T& x)", "(threadgroup float*)x",
-        "constexpr constant int n = 3;", "constant T* f(constant int* p) {}", "remove<constant T> x = y;",
-        "// threadgroup float x[3];", "[[maybe_unused]] int x;", "\"threadgroup float x;\""}) {
+  for (const char* same : {"threadgroup float* const x = y;", "f(threadgroup T& x)", "(threadgroup float*)x",
+                           "constexpr constant int n = 3;", "constant T* f(constant int* p) {}",
+                           "remove<constant T> x = y;", "typename T, f(T) + (half4*)x + sizeof(float4) * (a)-float4(b)",
+                           "// threadgroup float x[3];", "[[maybe_unused]] int x;", "\"threadgroup float x;\""}) {
     EXPECT_EQ(msl::as_cxx(same), same);
   }
 }
