@@ -68,8 +68,6 @@ def makers(attn, fa3, row):
              "ours_append": lambda: ours(attn.decode_fused, new_k, new_v, k.clone(), v.clone(), lengths,
                                          cosines=cosines.float(), sines=sines.float())(),
              "flashinfer_paged": lambda: sides.FlashInfer(q, k_pages, v_pages, table, PAGE_SIZE)}
-    if queries > 1:
-        del found["ours_append"], found["flashinfer_paged"]
     if fa3:
         found["fa3_contiguous"] = lambda: sides.Call(fa3, q, k, v, causal=True, cache_seqlens=lengths)
         found["fa3_paged"] = lambda: sides.Call(fa3, q, k_pages, v_pages, causal=True, cache_seqlens=lengths,
@@ -77,9 +75,8 @@ def makers(attn, fa3, row):
         found["fa3_append"] = lambda: sides.Call(fa3, q, k.clone(), v.clone(), causal=True, k=new_k, v=new_v,
                                                  cache_seqlens=lengths - 1, rotary_cos=cosines, rotary_sin=sines,
                                                  rotary_interleaved=False)
-        if queries > 1:
-            del found["fa3_append"]
-    return found
+    one_query = ("ours_append", "fa3_append", "flashinfer_paged")
+    return {name: make for name, make in found.items() if queries == 1 or name not in one_query}
 
 
 def figures(turns):
