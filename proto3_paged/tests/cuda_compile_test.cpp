@@ -147,6 +147,11 @@ TEST_F(PagedCudaCompileTest, BrokenKernelsCompileToOtherCode) {
       return decode_plan(wide, test::hopper(), 1024);
     });
   }
+  DecodeConfig turns = wide;
+  turns.shape.q_len = 64 * turns.shape.kv_heads / turns.shape.q_heads;
+  for (const test::PagedMutation& mutation : test::turn_mutations()) {
+    expect_other_code(mutation, [&] { return decode_plan(turns, test::hopper(), 1024); });
+  }
   wide.cache_dtype = e4m3;
   for (const test::PagedMutation& mutation : test::wide_scale_mutations()) {
     expect_other_code(mutation, [&] { return decode_plan(wide, test::hopper(), 1024); });
@@ -162,9 +167,10 @@ TEST_F(PagedCudaCompileTest, BrokenKernelsCompileToOtherCode) {
 // This test needs neither a GPU nor NVRTC, which other tests of broken CUDA kernels need.
 TEST(PagedMutationsTest, TextsAreInTheSources) {
   for (const bool cuda : {false, true}) {
-    for (const auto& list : {test::decode_mutations(cuda), test::wide_mutations(), test::append_mutations(cuda),
-                             test::prefill_mutations(cuda), test::cascade_mutations(cuda), test::scale_mutations(cuda),
-                             test::wide_scale_mutations(), test::expansion_mutations(cuda)}) {
+    for (const auto& list :
+         {test::decode_mutations(cuda), test::wide_mutations(), test::turn_mutations(), test::append_mutations(cuda),
+          test::prefill_mutations(cuda), test::cascade_mutations(cuda), test::scale_mutations(cuda),
+          test::wide_scale_mutations(), test::expansion_mutations(cuda)}) {
       test::expect_texts_in_sources(list, [](const test::PagedMutation& mutation) { return mutation.file; });
     }
   }

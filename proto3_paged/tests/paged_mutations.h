@@ -133,6 +133,21 @@ inline std::vector<PagedMutation> wide_mutations() {
       {"writes no token", file, "if (here.tile != 0) continue;", "continue;", appends}};
 }
 
+/// Mutations of what two consumers of the kernel `decode_wgmma` do that take the blocks of a tile in turn.
+inline std::vector<PagedMutation> turn_mutations() {
+  const std::string file = "common/paged/kernels/decode_wgmma.cuda.cu";
+  return {{"leaves one consumer's blocks out", file, "if (blocks > 1) join_turns", "if (false) join_turns"},
+          {"takes the same block for both consumers", file, "place.block) * BLOCK_C + box * BOX_KEYS;\n    if (unit >=",
+           "place.block / TURNS * TURNS) * BLOCK_C + box * BOX_KEYS;\n    if (unit >="},
+          {"does not apply the shift of the consumer that passes", file, "factor[r] = power(passed.x - larger);",
+           "factor[r] = 1;"},
+          {"does not apply the shift of the consumer that takes", file, "mine[r] = power(shift[r] - larger);",
+           "mine[r] = 1;"},
+          {"leaves out the sums that are passed", file, "mine[r] + passed.y * factor[r];", "mine[r];"},
+          {"adds the passed elements to the wrong rows", file, "\"f\"(factor[0]), \"f\"(factor[1]),\n      EIGHT",
+           "\"f\"(factor[1]), \"f\"(factor[0]),\n      EIGHT"}};
+}
+
 /// Mutations of what the kernel `decode_wgmma` does with caches of 8 bits.
 inline std::vector<PagedMutation> wide_scale_mutations() {
   const std::string file = "common/paged/kernels/decode_wgmma.cuda.cu";
@@ -146,7 +161,8 @@ inline std::vector<PagedMutation> wide_scale_mutations() {
           {"takes the first box's scale in V for all boxes", file, "v_scales[i / 4 * 8 / BOX_KEYS]", "v_scales[0]"},
           {"leaves out the power of 2 by which Q was divided", file, "factor *= q_scale[i / 2 % 2];", ""},
           {"takes the scales of the first block", file,
-           "entry = entry + 1 < SCALE_ENTRIES ? entry + 1 : 0;\n      ring", "ring", "workers=3"},
+           "entry = entry + TURNS < SCALE_ENTRIES ? entry + TURNS : entry + TURNS - SCALE_ENTRIES;\n      ring", "ring",
+           "workers=3"},
           {"takes the first page of a block for all its pages", file,
            "place.block) * BLOCK_C + box * BOX_KEYS;\n    if (key >= place.keys || unit >= UNITS) return found;",
            "place.block) * BLOCK_C;\n    if (key >= place.keys || unit >= UNITS) return found;"},

@@ -519,6 +519,13 @@ TEST_F(PagedTest, BrokenWideKernelsAreCaught) {
                     [](PagedConfig& config) { config.decode.shape.scale = 2; });
 }
 
+// Tiles of 64 rows, of up to five blocks, on five workers.
+TEST_F(PagedTest, BrokenTurnsAreCaught) {
+  if (!on_cuda || !device().info().has("wgmma")) GTEST_SKIP() << "the kernel runs on Hopper";
+  expect_all_caught(test::turn_mutations(), "kv_len=258 q_len=4 q_heads=32 head_dim=128 workers=5",
+                    [](PagedConfig& config) { config.decode.shape.scale = 2; });
+}
+
 TEST_F(PagedTest, BrokenWideScalesAreCaught) {
   if (!on_cuda || !device().info().has("wgmma")) GTEST_SKIP() << "the kernel runs on Hopper";
   for (const char* type : {"cache_dtype=e4m3", "cache_dtype=int8"}) {

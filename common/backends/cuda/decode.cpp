@@ -87,8 +87,10 @@ class CudaDecode : public DecodeOperation {
       attend.source.path = "common/paged/kernels/decode_wgmma.cuda.cu";
       attend.source.assembler = "-O1";
       attend.source.constants["SLOTS"] = layout.slots;
+      attend.source.constants["TURNS"] = turns(config, device);
       const int64_t converters = has_scales(config.cache_dtype) ? 1 : 0;
-      attend.threads = static_cast<uint32_t>((1 + tile_rows(config, device) / 64 + converters) * 128);
+      const int64_t consumers = tile_rows(config, device) / 64 * turns(config, device);
+      attend.threads = static_cast<uint32_t>((1 + consumers + converters) * 128);
       return;
     }
     const Share taken = share(config, device);
@@ -132,17 +134,27 @@ class CudaDecode : public DecodeOperation {
  private:
   static constexpr uint32_t threads = 128;
 
+  // The number of consumers that take the blocks of the same rows in turn: two for tiles of 64 rows, if registers and
+  // buffers suffice for both.
+  int64_t turns(const DecodeConfig& config, const DeviceInfo& device) const {
+    const int64_t most_dim = has_scales(config.cache_dtype) ? 192 : 128;
+    return tile_rows(config, device) == 64 && config.block_c <= 64 && config.shape.head_dim <= most_dim ? 2 : 1;
+  }
+
   // As many buffers as fit, at most 32, or 24 for a cache of 8 bits, which needs more barriers.
   DecodeWgmmaLayout wgmma_layout(const DecodeConfig& config, const DeviceInfo& device) const {
     constexpr int static_bytes = 1024;
+    const bool bytes = has_scales(config.cache_dtype);
+    const int its_turns = static_cast<int>(turns(config, device));
     const auto layout_with = [&](int slots) {
       return DecodeWgmmaLayout(static_cast<int>(config.shape.head_dim), static_cast<int>(tile_rows(config, device)),
                                static_cast<int>(config.block_c), slots,
-                               static_cast<int>(size_bytes(config.cache_dtype)));
+                               static_cast<int>(size_bytes(config.cache_dtype)), its_turns);
     };
     const int64_t room = static_cast<int64_t>(device.threadgroup_memory_bytes) - static_bytes;
-    int slots = has_scales(config.cache_dtype) ? 24 : 32;
-    while (slots > 3 && layout_with(slots).bytes > room) --slots;
+    const int step = bytes ? 1 : its_turns;
+    int slots = bytes ? 24 : 32;
+    while (slots > 3 * step && layout_with(slots).bytes > room) slots -= step;
     return layout_with(slots);
   }
 

@@ -22,20 +22,18 @@ struct DecodeWgmmaParams {
 /// Threadgroup memory in bytes: Q in panels of 64 columns of 16 bits; `slots` blocks of K or V, as they are copied; the
 /// barriers. With a cache of 8 bits: Q; `operand_slots` blocks of K or V in panels, converted to f16; `slots` blocks as
 /// they are copied, [keys][head_dim]; scales of the rows, and for each block that is under way, of its keys in K and V;
-/// the barriers.
+/// the barriers. `turns`: the function constant TURNS, which divides the number of blocks that are operands.
 struct DecodeWgmmaLayout {
   static constexpr int barrier_bytes = 512;
 
   int panels, q_bytes, block_bytes;  // of a block in panels
   int operand_slots, slots, slot_bytes, copies, scales, barriers, bytes;
 
-  constexpr DecodeWgmmaLayout(int head_dim, int rows, int block_c, int slot_count, int bytes_of_kv)
+  constexpr DecodeWgmmaLayout(int head_dim, int rows, int block_c, int slot_count, int bytes_of_kv, int turns)
       : panels((head_dim + 63) / 64),
         q_bytes(panels * rows * 128),
         block_bytes(panels * block_c * 128),
-        operand_slots(bytes_of_kv > 1  ? 0
-                      : head_dim > 128 ? 3
-                                       : 4),
+        operand_slots(bytes_of_kv > 1 ? 0 : (head_dim > 128 ? 3 : 4) * turns),
         slots(slot_count),
         slot_bytes(bytes_of_kv > 1 ? block_bytes : block_c * head_dim),
         copies(q_bytes + operand_slots * block_bytes),

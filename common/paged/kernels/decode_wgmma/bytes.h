@@ -19,6 +19,7 @@ DEVICE float* scales_of_block(int entry) { return scales_of_rows() + ROWS + entr
 
 struct ByteProducer : Producer {
   using Producer::Producer;
+  Ring<SLOTS> ring;
   int entry = 0;
 
   /// This lane's box of a block.
@@ -149,20 +150,21 @@ struct Converter {
   DEVICE void run(int count) const {
     Barriers& bars = barriers();
     Ring<SLOTS> in;
-    Ring<OPERAND_SLOTS> out;
+    Operands out;
 #pragma unroll 1
     for (int blocks = 2 * count; blocks > 0; --blocks) {
       bars.copied[in.index].wait(in.parity);
-      bars.empty[out.index].wait(out.parity ^ 1);
-      convert(copied_slot(in.index), slot(out.index));
+      bars.empty[out.number()].wait(out.ring.parity ^ 1);
+      convert(copied_slot(in.index), slot(out.number()));
       fence_stores();
       __syncwarp();
       if (threadIdx.x % WARP == 0) {
         bars.taken[in.index].arrive();
-        bars.full[out.index].arrive();
+        bars.full[out.number()].arrive();
       }
       in.advance();
-      out.advance();
+      out.ring.advance();
+      if (blocks % 2 == 1) out.turn();
     }
   }
 };

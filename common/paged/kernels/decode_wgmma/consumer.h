@@ -9,6 +9,7 @@
 #include "common/paged/kernels/decode_wgmma/bytes.h"
 #include "common/paged/kernels/decode_wgmma/new_tokens.h"
 #include "common/paged/kernels/decode_wgmma/setup.h"
+#include "common/paged/kernels/decode_wgmma/turns.h"
 
 namespace {
 
@@ -21,8 +22,13 @@ struct Consumer {
   const int index;  // the number of the consumer
   const long long blocks_of_line;
   const int thread = threadIdx.x % WARPGROUP, lane = thread % WARP;
-  const int first_row = index * 64 + thread / WARP * 16;  // of the warp's 16 rows
-  const int column = thread % 4 * 2;                      // the first of the thread's columns, of each group of 8
+  const int group = TURNS == 1 ? index : 0, its_turn = TURNS == 1 ? 0 : index;  // among the rows, among the blocks
+  const int member = its_turn * WARPGROUP + thread;     // among the threads of the consumers with the same rows
+  const int tile_row = group * 64;                      // the first of the consumer's rows
+  const int first_row = tile_row + thread / WARP * 16;  // of the warp's 16 rows
+  const int column = thread % 4 * 2;                    // the first of the thread's columns, of each group of 8
+  const int first_slot = its_turn * RING_SLOTS;         // of the consumer's buffers of operands
+  unsigned char* const panels = memory + group * PANELS * Q_PANEL_BYTES;  // of the consumer's rows of Q
   const float scale_log2 = p.scale * log2_e;
   float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
@@ -31,7 +37,7 @@ struct Consumer {
   Row rows[2];
   int begin[2], end[2];  // keys that the rows see
   float q_scale[2];      // SCALES_Q: by which the rows' scores are multiplied
-  int entry = 0;         // BYTES: of the block's scales
+  int entry = its_turn;  // BYTES: of the block's scales
 
   DEVICE Consumer(const Params& params, int number, long long blocks)
       : p(params), index(number), blocks_of_line(blocks) {}
@@ -39,6 +45,11 @@ struct Consumer {
   DEVICE void sync_consumer() const {
     __syncwarp();
     named_sync(first_consumer + index, WARPGROUP);
+  }
+  DEVICE void sync_team() const {
+    if constexpr (TURNS == 1) return sync_consumer();
+    __syncwarp();
+    named_sync(all_consumers, TEAM_THREADS);
   }
   DEVICE void release(int number) const {
     if (thread == 0) barriers().empty[number].arrive();
@@ -49,14 +60,13 @@ struct Consumer {
   // take 14 us on an H200.
   DEVICE void load_queries(const Place& here, bool first_tile) const {
     constexpr int row_units = PANELS * PANEL_ROW_BYTES / 16, units_there = HEAD_DIM / 8;  // of 16 bytes
-    constexpr int rounds = 64 * row_units / WARPGROUP;
-    unsigned char* const panels = memory + index * PANELS * Q_PANEL_BYTES;
-    constexpr int at_once = rounds > 8 ? rounds / 2 : rounds;
+    constexpr int rounds = 64 * row_units / TEAM_THREADS;
+    constexpr int at_once = rounds > 8 / TURNS ? rounds / 2 : rounds;
     for (int first = 0; first < rounds; first += at_once) {
       uint4 elements[at_once];
       UNROLL for (int i = 0; i < at_once; ++i) {
-        const int unit = thread + (first + i) * WARPGROUP, at = unit % row_units;
-        const Row row = row_of(p, here, index * 64 + unit / row_units);
+        const int unit = member + (first + i) * TEAM_THREADS, at = unit % row_units;
+        const Row row = row_of(p, here, tile_row + unit / row_units);
         elements[i] = uint4{};
         if (row.exists && at < units_there) {
           const long long from =
@@ -66,18 +76,18 @@ struct Consumer {
       }
       if (first_tile && first + at_once == rounds) named_arrive(queries_asked, CONSUMER_THREADS + PRODUCERS * WARP);
       UNROLL for (int i = 0; i < at_once; ++i) {
-        const int unit = thread + (first + i) * WARPGROUP, number = unit / row_units, at = unit % row_units;
+        const int unit = member + (first + i) * TEAM_THREADS, number = unit / row_units, at = unit % row_units;
         *reinterpret_cast<uint4*>(panels + at / 8 * Q_PANEL_BYTES + number * PANEL_ROW_BYTES +
                                   (at % 8 ^ number % 8) * 16) = elements[i];
       }
     }
     if constexpr (APPENDS && ROTARY_DIM > 0) {
-      sync_consumer();
+      sync_team();
       constexpr int pairs = ROTARY_DIM / 2;
 #pragma unroll(HEAD_DIM > 128 ? 1 : 4)
-      for (int unit = thread; unit < 64 * pairs; unit += WARPGROUP) {
+      for (int unit = member; unit < 64 * pairs; unit += TEAM_THREADS) {
         const int number = unit / pairs;
-        const Row row = row_of(p, here, index * 64 + number);
+        const Row row = row_of(p, here, tile_row + number);
         if (!row.exists) continue;
         Pair pair = pair_of(unit % pairs);
         unsigned short* const low = element_at(panels, Q_PANEL_BYTES, number, pair.low);
@@ -95,10 +105,9 @@ struct Consumer {
   // 2 that is not above the row's largest magnitude.
   DEVICE void scale_queries() const {
     constexpr int pairs = HEAD_DIM / 2, turns = (pairs + WARP - 1) / WARP;
-    unsigned char* const panels = memory + index * PANELS * Q_PANEL_BYTES;
 #pragma unroll 2
-    for (int i = 0; i < 64 * WARP / WARPGROUP; ++i) {
-      const int number = thread / WARP + i * (WARPGROUP / WARP);
+    for (int i = 0; i < 64 * WARP / TEAM_THREADS; ++i) {
+      const int number = member / WARP + i * (TEAM_THREADS / WARP);
       unsigned mine[turns], largest = 0;
       UNROLL for (int j = 0; j < turns; ++j) {
         const int pair = lane + j * WARP;
@@ -116,7 +125,7 @@ struct Consumer {
               pack<F16>(low * down, high * down);
         }
       }
-      if (lane == 0) scales_of_rows()[index * 64 + number] = __uint_as_float(exponent << 23);
+      if (lane == 0) scales_of_rows()[tile_row + number] = __uint_as_float(exponent << 23);
     }
   }
 
@@ -124,7 +133,7 @@ struct Consumer {
   DEVICE void begin_tile(const Place& here, bool first_tile) {
     load_queries(here, first_tile);
     if constexpr (SCALES_Q) {
-      sync_consumer();
+      sync_team();
       scale_queries();
     }
     UNROLL for (int r = 0; r < 2; ++r) {
@@ -136,7 +145,7 @@ struct Consumer {
       end[r] = min(seen.end, here.keys);
     }
     fence_stores();
-    sync_consumer();
+    sync_team();
     if constexpr (SCALES_Q) {
       UNROLL for (int r = 0; r < 2; ++r) q_scale[r] = scales_of_rows()[first_row + lane / 4 + 8 * r];
     }
@@ -145,7 +154,7 @@ struct Consumer {
   // Issues S = Q K^T, 16 columns of Q and K a step. If no block is left, this function still issues the first step, and
   // nobody uses the result: if a branch could skip all products of S, ptxas would do all products one after the other.
   DEVICE void multiply_scores(int number, bool block_exists) {
-    const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES), k_block = operand(slot(number));
+    const unsigned q_tile = operand(panels), k_block = operand(slot(number));
     mma_fence();
     Mma_S::shared(q_tile, k_block, false);
     if (block_exists) {
@@ -246,47 +255,85 @@ struct Consumer {
     }
   }
 
-  // The `blocks` blocks of a tile from `here` on. An iteration issues Q K^T of a block, and P V of the block before it.
-  // After the last block comes one more iteration, which has no Q K^T.
-  DEVICE void attend(const Place& here, int blocks, Ring<OPERAND_SLOTS>& ring) {
+  // The consumer's `blocks` blocks of a tile: every TURNS-th from block `first` of the worker's on, counted from
+  // `here`. An iteration issues Q K^T of a block, and P V of the consumer's block before it. After the last block comes
+  // one more iteration, which has no Q K^T.
+  DEVICE void attend(const Place& here, int first, int blocks, Ring<RING_SLOTS>& ring) {
     Barriers& bars = barriers();
-    Ring<OPERAND_SLOTS> values;  // V of the block before
+    Ring<RING_SLOTS> values;  // V of the block before
 #pragma unroll 1
     for (int i = 0;; ++i) {
-      const int first_key = (here.first_block + here.block + i) * BLOCK_C;
+      const int first_key = (here.first_block + here.block + first + i * TURNS) * BLOCK_C;
+      const int keys_slot = first_slot + ring.index, values_slot = first_slot + values.index;
       const bool has_new = APPENDS && first_key + BLOCK_C > here.keys - p.q_len;
       if (i < blocks) {
-        bars.full[ring.index].wait(ring.parity);
-        if (has_new) take_new<true>(p, here, ring.index, first_key);
+        bars.full[keys_slot].wait(ring.parity);
+        if (has_new) take_new<true>(p, here, keys_slot, first_key);
       }
-      multiply_scores(ring.index, i < blocks);
+      multiply_scores(keys_slot, i < blocks);
       if (i == 0) {
         mma_wait<0>();
       } else {
-        bars.full[values.index].wait(values.parity);
-        const int there = here.keys - first_key + BLOCK_C;  // keys of the block before
-        if (APPENDS && there - p.q_len < BLOCK_C) take_new<false>(p, here, values.index, first_key - BLOCK_C);
-        if (there < BLOCK_C) clear_values(values.index, max(there, 0));
-        multiply_outputs(values.index, i == 1);
+        bars.full[values_slot].wait(values.parity);
+        const int before = first_key - TURNS * BLOCK_C, there = here.keys - before;  // keys of the block before
+        if (APPENDS && there - p.q_len < BLOCK_C) take_new<false>(p, here, values_slot, before);
+        if (there < BLOCK_C) clear_values(values_slot, max(there, 0));
+        multiply_outputs(values_slot, i == 1);
         mma_wait<1>();
       }
       if (i == blocks) break;
-      release(ring.index);
+      release(keys_slot);
       finish_scores(here, first_key);
       softmax();
       // A branch that is never taken, on the sums. Without it ptxas moves the wait for P V before the exponentials.
       if (sum[0] < 0 || sum[1] < 0) __trap();
       mma_wait<0>();
-      if (i > 0) release(values.index);
+      if (i > 0) release(values_slot);
       UNROLL for (int j = 0; j < BLOCK_C / 4; ++j) weights[j] = pack<OPERAND_TYPE>(s[2 * j], s[2 * j + 1]);
       if (grew && i > 0) scale_o<DIM / 2>(alpha);
-      if constexpr (BYTES) entry = entry + 1 < SCALE_ENTRIES ? entry + 1 : 0;
+      if constexpr (BYTES) entry = entry + TURNS < SCALE_ENTRIES ? entry + TURNS : entry + TURNS - SCALE_ENTRIES;
       ring.advance();
       values = ring;
       ring.advance();
     }
     mma_wait<0>();
-    release(values.index);
+    if (TURNS == 1 || blocks > 0) release(first_slot + values.index);
+  }
+
+  // Passes, or with `takes` adds, elements of O from FROM on, as many at once as the memory of Q has room for.
+  template <int FROM = 0>
+  DEVICE void join_outputs(bool takes, const float (&factor)[2]) const {
+    constexpr int all = DIM / 2, end = all - FROM < PASSED_AT_ONCE ? all : FROM + PASSED_AT_ONCE;
+    float4* const at = reinterpret_cast<float4*>(memory) + thread;
+    if (!takes) pass_o<FROM, end>(at);
+    sync_team();
+    if (takes) add_passed<FROM, end>(at, factor);
+    if constexpr (end < all) {
+      sync_team();
+      join_outputs<end>(takes, factor);
+    }
+  }
+
+  // Joins the results of the two consumers of a tile: the one that `takes` adds the other's results to its own.
+  DEVICE void join_turns(bool takes) {
+    float factor[2]{};
+    UNROLL for (int r = 0; r < 2; ++r) {
+      if (!takes && thread % 4 == 0) passed_stats[first_row + lane / 4 + 8 * r] = make_float2(shift[r], sum[r]);
+    }
+    sync_team();  // no thread reads Q any more
+    if (takes) {
+      float mine[2];
+      UNROLL for (int r = 0; r < 2; ++r) {
+        const float2 passed = passed_stats[first_row + lane / 4 + 8 * r];
+        const float larger = fmaxf(shift[r], passed.x);
+        mine[r] = power(shift[r] - larger);
+        factor[r] = power(passed.x - larger);
+        shift[r] = larger;
+        sum[r] = sum[r] * mine[r] + passed.y * factor[r];
+      }
+      scale_o<DIM / 2>(mine);
+    }
+    join_outputs(takes, factor);
   }
 
   DEVICE long long counter_of(const Place& place, int kind) const {
@@ -330,7 +377,6 @@ struct Consumer {
         if (!(zeros == 0)) keep_for_later(here);
       }
     } else {
-      unsigned char* const panels = memory + index * PANELS * Q_PANEL_BYTES;
       const int row = first_row % 64 + lane % 16;
       unsigned sums[2]{};
       scale_o<DIM / 2>(factor);
@@ -341,7 +387,7 @@ struct Consumer {
       constexpr int row_units = HEAD_DIM / 8;  // of 16 bytes
       for (int unit = thread; unit < 64 * row_units; unit += WARPGROUP) {
         const int number = unit / row_units, at = unit % row_units;
-        const Row its_row = row_of(p, here, index * 64 + number);
+        const Row its_row = row_of(p, here, tile_row + number);
         if (!its_row.exists) break;
         *reinterpret_cast<uint4*>(static_cast<unsigned short*>(p.o) + output_at(p, here, its_row) + at * 8) =
             *reinterpret_cast<const uint4*>(element_at(panels, Q_PANEL_BYTES, number, at * 8));
@@ -363,31 +409,39 @@ struct Consumer {
       }
       if (thread % 4 == 0) reinterpret_cast<float2*>(p.part_stats)[at] = make_float2(shift[r], sum[r]);
     }
-    named_sync(all_consumers, CONSUMER_THREADS);
-    if (threadIdx.x == WARPGROUP) {
+    named_sync(BLOCK_THREADS == WARPGROUP ? first_consumer + index : all_consumers, BLOCK_THREADS);
+    if (thread == 0 && group == 0) {
       __threadfence();
       atomicAdd(p.arrived + counter_of(here, 0), 1);
     }
   }
 
   DEVICE void leave_tile(const Place& here, bool from_first_block) {
-    UNROLL for (int r = 0; r < 2; ++r) sum[r] = PAGE_SIZE > 0 && some_lost ? not_a_number() : sum_of_quad(sum[r]);
+    UNROLL for (int r = 0; PAGE_SIZE > 0 && r < 2; ++r) {
+      if (some_lost) sum[r] = not_a_number();
+    }
     if (parts_of(p, here, blocks_of_line).count() == 1) {
       write_outputs(here);
     } else {
       leave_part(here, from_first_block);
     }
-    sync_consumer();  // the next tile's Q may be stored
   }
 
   DEVICE void run(Place here, long long count) {
-    Ring<OPERAND_SLOTS> ring;
+    Ring<RING_SLOTS> ring;
+    int first = its_turn;  // of the consumer's blocks, counted from `here`
 #pragma unroll 1
     for (bool first_tile = true; count > 0; first_tile = false) {
       const int blocks = min(count, static_cast<long long>(here.blocks - here.block));
       begin_tile(here, first_tile);
-      attend(here, blocks, ring);
-      leave_tile(here, here.block == 0);
+      attend(here, first, (blocks - first + TURNS - 1) / TURNS, ring);
+      UNROLL for (int r = 0; r < 2; ++r) sum[r] = sum_of_quad(sum[r]);
+      if constexpr (TURNS > 1) {
+        if (blocks > 1) join_turns(first == 0);
+      }
+      if (first == 0) leave_tile(here, here.block == 0);
+      sync_team();  // the next tile's Q may be stored
+      first = (first + blocks) % TURNS;
       count -= blocks;
       here.index += blocks - 1;
       here.block += blocks - 1;

@@ -35,7 +35,7 @@ DEVICE float load_new(const void* tensor, long long index) {
 }
 
 /// Puts the new tokens among the block's keys into the block's buffer, K rotated (OF_KEYS) or V. If the tile is the
-/// first of its key/value head, also writes them to the cache. All threads of all consumers call this function.
+/// first of its key/value head, also writes them to the cache. All threads of the block's consumers call this function.
 template <bool OF_KEYS>
 DEVICE void take_new(const DecodeParams& p, const Place& here, int number, int first_key) {
   const int first_new = here.keys - p.q_len, first = max(max(first_new, 0), first_key);
@@ -46,7 +46,7 @@ DEVICE void take_new(const DecodeParams& p, const Place& here, int number, int f
   const TensorStrides &from = OF_KEYS ? tokens.k_strides : tokens.v_strides,
                       &to = OF_KEYS ? p.cache.k_strides : p.cache.v_strides;
 #pragma unroll(HEAD_DIM > 128 ? 1 : 4)
-  for (int unit = threadIdx.x - WARPGROUP; unit < (end - first) * pairs; unit += CONSUMER_THREADS) {
+  for (int unit = (threadIdx.x - WARPGROUP) % BLOCK_THREADS; unit < (end - first) * pairs; unit += BLOCK_THREADS) {
     const int key = first + unit / pairs;
     const void* const tensor = OF_KEYS ? tokens.k : tokens.v;
     const long long token = index_of(from, {here.batch, here.kv_head, key - first_new});
@@ -65,7 +65,7 @@ DEVICE void take_new(const DecodeParams& p, const Place& here, int number, int f
     store_float<IN_TYPE>(cache, row + pair.high, pair.y);
   }
   fence_stores();
-  named_sync(all_consumers, CONSUMER_THREADS);
+  named_sync(TURNS > 1 ? first_consumer + threadIdx.x / WARPGROUP - 1 : all_consumers, BLOCK_THREADS);
 }
 
 }  // namespace

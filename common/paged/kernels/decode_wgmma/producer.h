@@ -11,7 +11,7 @@ struct Producer {
   const Line line{p.decode};
   const int unit = threadIdx.x % WARP * PRODUCERS + threadIdx.x / WARP;
   const int box = unit / (PANELS / BOX_PANELS), panel = unit % (PANELS / BOX_PANELS);
-  Ring<SLOTS> ring;
+  Operands to;
 
   DEVICE explicit Producer(const DecodeWgmmaParams& params) : p(params) {}
 
@@ -28,14 +28,15 @@ struct Producer {
 
   DEVICE void copy(const TensorMap& map, const Place& place, int page) {
     Barriers& bars = barriers();
-    bars.empty[ring.index].wait(ring.parity ^ 1);
-    if (threadIdx.x == 0) bars.full[ring.index].arrive_expect(layout.slot_bytes);
+    const int number = to.number();
+    bars.empty[number].wait(to.ring.parity ^ 1);
+    if (threadIdx.x == 0) bars.full[number].arrive_expect(layout.slot_bytes);
     if (unit < UNITS) {
       const int key = (place.first_block + place.block) * BLOCK_C + box * BOX_KEYS;
-      copy_box(slot(ring.index) + panel * KV_PANEL_BYTES + box * BOX_KEYS * PANEL_ROW_BYTES, map, bars.full[ring.index],
+      copy_box(slot(number) + panel * KV_PANEL_BYTES + box * BOX_KEYS * PANEL_ROW_BYTES, map, bars.full[number],
                WHOLE_PANELS ? 0 : panel * PANEL_COLUMNS, slot_of(key), WHOLE_PANELS ? panel : 0, place.kv_head, page);
     }
-    ring.advance();
+    to.ring.advance();
   }
 
   // Brings the queries of a tile that begins soon to the second-level cache.
@@ -67,6 +68,7 @@ struct Producer {
       }
       copy(p.k, here, its_page);
       copy(p.v, here, its_page);
+      to.turn();
     }
   }
 };

@@ -7,12 +7,15 @@
 
 namespace {
 
-constexpr DecodeWgmmaLayout layout(HEAD_DIM, ROWS, BLOCK_C, SLOTS, KV_BYTES);
+constexpr DecodeWgmmaLayout layout(HEAD_DIM, ROWS, BLOCK_C, SLOTS, KV_BYTES, TURNS);
 constexpr bool BYTES = KV_BYTES == 1;
 constexpr int OPERAND_TYPE = BYTES ? F16 : IN_TYPE;  // type of the products' operands
 constexpr int OPERAND_SLOTS = BYTES ? layout.operand_slots : SLOTS;
 constexpr bool SCALES_Q = BYTES && IN_TYPE == BF16;
-constexpr int CONSUMERS = ROWS / 64, CONSUMER_THREADS = CONSUMERS * WARPGROUP;
+constexpr int CONSUMERS = ROWS / 64 * TURNS, CONSUMER_THREADS = CONSUMERS * WARPGROUP;
+constexpr int TEAM_THREADS = TURNS * WARPGROUP;          // of the consumers that have the same 64 rows
+constexpr int BLOCK_THREADS = CONSUMER_THREADS / TURNS;  // of the consumers that multiply the same block
+constexpr int RING_SLOTS = OPERAND_SLOTS / TURNS;
 constexpr int WARPGROUPS = 1 + CONSUMERS + BYTES, THREADS = WARPGROUPS * WARPGROUP;
 constexpr int DIM = (HEAD_DIM + 15) / 16 * 16;  // columns beyond head_dim are zero
 constexpr int PANELS = layout.panels;
@@ -25,7 +28,7 @@ constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int BOX_KEYS = PAGE_SIZE > 0 && PAGE_SIZE < BLOCK_C ? PAGE_SIZE : BLOCK_C, BOXES = BLOCK_C / BOX_KEYS;
 constexpr int BOX_PANELS = BYTES || (BOXES == 1 && WHOLE_PANELS) ? PANELS : 1, UNITS = BOXES * PANELS / BOX_PANELS;
 constexpr int PRODUCERS = BYTES || UNITS < 4 ? 1 : 4;
-static_assert(ROWS % 64 == 0 && CONSUMERS <= 2 && JOIN_LAST);
+static_assert(ROWS % 64 == 0 && CONSUMERS <= 2 && JOIN_LAST && OPERAND_SLOTS % TURNS == 0);
 static_assert(BYTES ? !APPENDS && IN_TYPE != F32 && HEAD_DIM % 16 == 0 : KV_BYTES == 2 && CACHE_TYPE == IN_TYPE);
 static_assert(BLOCK_C % BOX_KEYS == 0 && BOX_KEYS % 8 == 0 && (PAGE_SIZE == 0 || PAGE_SIZE % BOX_KEYS == 0));
 static_assert(UNITS <= PRODUCERS * WARP);
@@ -41,6 +44,22 @@ struct Barriers {
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
 DEVICE unsigned char* slot(int number) { return memory + layout.q_bytes + number * layout.block_bytes; }
+
+/// A place among the buffers of operands, in the order in which these are filled. With TURNS = 2 each consumer has a
+/// ring of its own, and turn() goes to the other consumer's ring, after each block.
+struct Operands {
+  Ring<RING_SLOTS> ring, other;
+  int first = 0;  // buffer of the ring
+
+  DEVICE int number() const { return first + ring.index; }
+  DEVICE void turn() {
+    if constexpr (TURNS == 1) return;
+    const Ring<RING_SLOTS> last = ring;
+    ring = other;
+    other = last;
+    first = RING_SLOTS - first;
+  }
+};
 
 /// Returns the address of a column of a row of panels in threadgroup memory (common/kernel/wgmma.h).
 DEVICE unsigned short* element_at(unsigned char* panels, int panel_bytes, int row, int column) {
