@@ -57,11 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode(const __grid_con
   if (warpgroup == 0) {
     if constexpr (WARPGROUPS > 2) give_registers<BYTES ? 56 : 40>();
     if (threadIdx.x / WARP >= PRODUCERS) return;
-    if constexpr (BYTES) {
-      ByteProducer(p).run(place, count);
-    } else {
-      Producer(p).run(place, count);
-    }
+    Producer(p).run(place, count);
   } else if (BYTES && warpgroup > CONSUMERS) {
     give_registers<56>();
     Converter().run(count);

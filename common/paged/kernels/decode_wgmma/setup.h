@@ -45,19 +45,20 @@ static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
 DEVICE unsigned char* slot(int number) { return memory + layout.q_bytes + number * layout.block_bytes; }
 
-/// A place among the buffers of operands, in the order in which these are filled. With TURNS = 2 each consumer has a
-/// ring of its own, and turn() goes to the other consumer's ring, after each block.
-struct Operands {
-  Ring<RING_SLOTS> ring, other;
+/// A place among COUNT buffers, in the order in which these are filled. With TURNS = 2 each consumer has a ring of half
+/// of the operands, and turn() goes to the other consumer's ring, after each block.
+template <int COUNT, int COUNT_OF_RINGS>
+struct Rings {
+  Ring<COUNT / COUNT_OF_RINGS> ring, other;
   int first = 0;  // buffer of the ring
 
   DEVICE int number() const { return first + ring.index; }
   DEVICE void turn() {
-    if constexpr (TURNS == 1) return;
-    const Ring<RING_SLOTS> last = ring;
+    if constexpr (COUNT_OF_RINGS == 1) return;
+    const Ring<COUNT / COUNT_OF_RINGS> last = ring;
     ring = other;
     other = last;
-    first = RING_SLOTS - first;
+    first = COUNT / COUNT_OF_RINGS - first;
   }
 };
 
