@@ -99,7 +99,8 @@ inline std::vector<PagedMutation> decode_mutations(bool cuda) {
 /// Mutations of the kernel `decode_wgmma`. A part that nobody has written holds NaN, and rows that are not finite are
 /// computed anew; so a mutation must read another part that is written.
 inline std::vector<PagedMutation> wide_mutations() {
-  const std::string file = "common/paged/kernels/decode_wgmma.cuda.cu", appends = "append=fused page_order=random";
+  const std::string file = "common/paged/kernels/decode_wgmma.cuda.cu", appends = "append=fused page_order=random",
+                    shared = "lengths=equal workers=12";  // tiles of five blocks, most of them of two workers
   return {
       {"leaves out the last part", file, "if (these + i > parts.last) break;", "if (these + i >= parts.last) break;"},
       {"adds the last part but one twice, and the last part not at all", file,
@@ -107,7 +108,13 @@ inline std::vector<PagedMutation> wide_mutations() {
        "part_number(min(worker + i, parts.last - 1), min(worker + i, parts.last - 1) == parts.first)"},
       {"takes the part of another row", file, "== parts.first) * ROWS + row;", "== parts.first) * ROWS + (row ^ 1);"},
       {"does not reset the number of rows that are taken", file, "*taken = 0;", ""},
-      {"does not reset the number of parts", file, "*arrived = 0;", ""},
+      {"does not reset the number of parts", file, "*arrived = 0;\n    *taken = 0;", "*taken = 0;"},
+      {"does not reset the number of parts of a tile of two workers", file, "if (thread == 0) *arrived = 0;", "",
+       shared},
+      {"leaves the other part of a tile of two workers out of O", file,
+       "add_part(p.part_o + row * HEAD_DIM + column, factor);", "", shared},
+      {"takes another row of the other part of a tile of two workers", file, "first_row + lane / 4;\n    float",
+       "first_row + (lane / 4 ^ 1);\n    float", shared},
       {"makes the window of all queries the last query's", file, "visible_keys(rows[r].query,",
        "visible_keys(p.q_len - 1,", "window_left=37"},
       {"lets a query see the key after its own key", file, "key >= end[r]", "key > end[r]"},
@@ -139,11 +146,11 @@ inline std::vector<PagedMutation> turn_mutations() {
   return {{"leaves one consumer's blocks out", file, "if (blocks > 1) join_turns", "if (false) join_turns"},
           {"takes the same block for both consumers", file, "place.block) * BLOCK_C + box",
            "place.block / TURNS * TURNS) * BLOCK_C + box"},
-          {"does not apply the shift of the consumer that passes", file, "factor[r] = power(passed.x - larger);",
-           "factor[r] = 1;"},
-          {"does not apply the shift of the consumer that takes", file, "mine[r] = power(shift[r] - larger);",
-           "mine[r] = 1;"},
-          {"leaves out the sums that are passed", file, "mine[r] + passed.y * factor[r];", "mine[r];"},
+          {"does not apply the shift of the consumer that passes", file, "factor = power(stats.x - larger);",
+           "factor = 1;"},
+          {"does not apply the shift of the consumer that takes", file,
+           "alpha[r] = power(shift[r] - larger);\n    shift", "alpha[r] = 1;\n    shift"},
+          {"leaves out the sums that are passed", file, "alpha[r] + stats.y * factor;", "alpha[r];"},
           {"adds the passed elements to the wrong rows", file, "\"f\"(factor[0]), \"f\"(factor[1]),\n      EIGHT",
            "\"f\"(factor[1]), \"f\"(factor[0]),\n      EIGHT"}};
 }

@@ -11,8 +11,9 @@
 // other does the softmax. Each has half of the buffers. At a tile's end one adds the other's results to its own
 // (turns.h).
 //
-// Workers that share a tile leave parts (decode.h). When a worker is done with its share of the line, its warps join
-// rows of the tiles that it shares (decode_wgmma/join.h), together with the warps of the other workers.
+// Workers that share a tile leave parts (decode.h). If they are two, the last to arrive adds the other's part to its
+// own results. If they are more, then each, when it is done with its share of the line, joins rows of the tiles that it
+// shares by its warps (decode_wgmma/join.h), together with the warps of the other workers.
 //
 // Hooks: score (by element), keys, sink. The keys that a row sees may depend on the row's sequence and query, but not
 // on the row's head.
@@ -42,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode(const __grid_con
       bars.copied[i].init(1);
       bars.taken[i].init(CONVERTERS);
     }
-    some_kept = some_lost = false;
+    some_kept = some_lost = kept_sums[0] = kept_sums[1] = false;
     fence_barrier_init();
   }
   __syncthreads();

@@ -13,7 +13,8 @@
 ///
 /// The counters DecodeParams::arrived are [3][batch, kv_heads, tiles]: for each tile how many of its workers have left
 /// their parts, how many of its rows have been taken by warps that join parts, and how many of its workers are done
-/// with the tile. All are 0 before and after a launch.
+/// with the tile. For a tile of two workers the first two counters say how many have left the first and the last 64
+/// rows. All are 0 before and after a launch.
 struct DecodeWgmmaParams {
   TensorMap k, v;
   FusedDecodeParams decode;  // without APPENDS its `tokens` are not read

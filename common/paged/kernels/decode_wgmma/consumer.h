@@ -3,6 +3,7 @@
 #pragma once
 
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
+#include "common/kernel/grid.h"
 #include "common/kernel/wgmma_named.h"
 #include "common/paged/kernels/decode/exact.h"
 #include "common/paged/kernels/decode/rows.h"
@@ -15,6 +16,11 @@ namespace {
 
 using Mma_S = Mma<OPERAND_TYPE, BLOCK_C>;
 using Mma_O = Mma<OPERAND_TYPE, DIM>;
+
+// Of a tile that two workers share: what a consumer's thread 0 tells its other threads; and whether rows that this
+// worker has written must be computed anew, in the worker's first and last tile.
+__shared__ unsigned answers[CONSUMERS];
+__shared__ bool kept_sums[2];
 
 struct Consumer {
   const Params& p;
@@ -314,6 +320,16 @@ struct Consumer {
     }
   }
 
+  // Adds another shift and sum to those of row r. Returns the factor for the other's O. The consumer's own O must be
+  // multiplied by alpha.
+  DEVICE float add_stats(int r, float2 stats) {
+    const float larger = fmaxf(shift[r], stats.x), factor = power(stats.x - larger);
+    alpha[r] = power(shift[r] - larger);
+    shift[r] = larger;
+    sum[r] = sum[r] * alpha[r] + stats.y * factor;
+    return factor;
+  }
+
   // Joins the results of the two consumers of a tile: the one that `takes` adds the other's results to its own.
   DEVICE void join_turns(bool takes) {
     float factor[2]{};
@@ -322,16 +338,8 @@ struct Consumer {
     }
     sync_team();  // no thread reads Q any more
     if (takes) {
-      float mine[2];
-      UNROLL for (int r = 0; r < 2; ++r) {
-        const float2 passed = passed_stats[first_row + lane / 4 + 8 * r];
-        const float larger = fmaxf(shift[r], passed.x);
-        mine[r] = power(shift[r] - larger);
-        factor[r] = power(passed.x - larger);
-        shift[r] = larger;
-        sum[r] = sum[r] * mine[r] + passed.y * factor[r];
-      }
-      scale_o<DIM / 2>(mine);
+      UNROLL for (int r = 0; r < 2; ++r) factor[r] = add_stats(r, passed_stats[first_row + lane / 4 + 8 * r]);
+      scale_o<DIM / 2>(alpha);
     }
     join_outputs(takes, factor);
   }
@@ -349,14 +357,18 @@ struct Consumer {
     if constexpr (next < DIM / 8) round_outputs<next>(next % 8 == 0 ? to + Q_PANEL_BYTES : to, sums);
   }
 
-  DEVICE void keep_for_later(const Place& here) const {
-    p.arrived[counter_of(here, 0)] = kept;
-    some_kept = true;
+  DEVICE void keep_for_later(const Place& here, bool shared) const {
+    if (shared) {
+      kept_sums[here.block == 0] = true;
+    } else {
+      p.arrived[counter_of(here, 0)] = kept;
+      some_kept = true;
+    }
   }
 
-  // Writes the rows, which no other worker shares, to O. Rows of 16 bits go through threadgroup memory, so that a warp
-  // writes whole rows.
-  DEVICE void write_outputs(const Place& here) {
+  // Writes the rows to O. Rows of 16 bits go through threadgroup memory, so that a warp writes whole rows. `shared`:
+  // another worker has added to the rows.
+  DEVICE void write_outputs(const Place& here, bool shared) {
     float factor[2];
     UNROLL for (int r = 0; r < 2; ++r) {
       factor[r] = finish_row(p, line, here, rows[r], shift[r], sum[r], rows[r].exists && thread % 4 == 0);
@@ -374,7 +386,7 @@ struct Consumer {
           if (DIM != HEAD_DIM && j * 8 >= HEAD_DIM) continue;
           *reinterpret_cast<float2*>(static_cast<float*>(p.o) + at + j * 8) = make_float2(first, second);
         }
-        if (!(zeros == 0)) keep_for_later(here);
+        if (!(zeros == 0)) keep_for_later(here, shared);
       }
     } else {
       const int row = first_row % 64 + lane % 16;
@@ -382,7 +394,7 @@ struct Consumer {
       scale_o<DIM / 2>(factor);
       sync_consumer();  // no thread reads Q any more
       round_outputs(shared_address(panels) + row * PANEL_ROW_BYTES + (row % 8 ^ lane / 16) * 16, sums);
-      if (!finite_pairs<OUT_TYPE>(sums[0], sums[1])) keep_for_later(here);
+      if (!finite_pairs<OUT_TYPE>(sums[0], sums[1])) keep_for_later(here, shared);
       sync_consumer();
       constexpr int row_units = HEAD_DIM / 8;  // of 16 bytes
       for (int unit = thread; unit < 64 * row_units; unit += WARPGROUP) {
@@ -395,13 +407,13 @@ struct Consumer {
     }
   }
 
-  // Leaves the rows as a part.
-  DEVICE void leave_part(const Place& here, bool from_first_block) {
+  // Stores the rows as a part.
+  DEVICE void store_part(const Place& here) const {
     float o[DIM / 2];
     read_o(o);
     UNROLL for (int r = 0; r < 2; ++r) {
       if (!rows[r].exists) continue;
-      const long long at = part_number(blockIdx.x, from_first_block) * ROWS + first_row + lane / 4 + 8 * r;
+      const long long at = part_number(blockIdx.x, here.block == 0) * ROWS + first_row + lane / 4 + 8 * r;
       UNROLL for (int j = 0; j < DIM / 8; ++j) {
         if (DIM != HEAD_DIM && j * 8 >= HEAD_DIM) continue;
         *reinterpret_cast<float2*>(p.part_o + at * HEAD_DIM + j * 8 + column) =
@@ -409,22 +421,85 @@ struct Consumer {
       }
       if (thread % 4 == 0) reinterpret_cast<float2*>(p.part_stats)[at] = make_float2(shift[r], sum[r]);
     }
-    named_sync(BLOCK_THREADS == WARPGROUP ? first_consumer + index : all_consumers, BLOCK_THREADS);
-    if (thread == 0 && group == 0) {
-      __threadfence();
-      atomicAdd(p.arrived + counter_of(here, 0), 1);
-    }
   }
 
-  DEVICE void leave_tile(const Place& here, bool from_first_block) {
+  // Adds rows of a part, from element FROM of O on. Many loads are in flight at once.
+  template <int FROM = 0>
+  DEVICE void add_part(const float* part, const float (&factor)[2]) const {
+    constexpr int end = DIM / 2 - FROM < 32 ? DIM / 2 : FROM + 32;
+    float x[4][8];
+    UNROLL for (int i = 0; i < end - FROM; i += 2) {
+      const int r = i / 2 % 2, at = (FROM + i) / 4 * 8;
+      float2 pair{};
+      if (rows[r].exists && (DIM == HEAD_DIM || at < HEAD_DIM)) {
+        pair = __ldcg(reinterpret_cast<const float2*>(part + r * 8 * HEAD_DIM + at));
+      }
+      x[i / 8][i % 8] = pair.x;
+      x[i / 8][i % 8 + 1] = pair.y;
+    }
+    add_o<FROM>(x[0], factor);
+    if constexpr (FROM + 8 < end) add_o<FROM + 8>(x[1], factor);
+    if constexpr (FROM + 16 < end) add_o<FROM + 16>(x[2], factor);
+    if constexpr (FROM + 24 < end) add_o<FROM + 24>(x[3], factor);
+    if constexpr (end < DIM / 2) add_part<end>(part, factor);
+  }
+
+  // Adds the part of worker `other`, the only other worker of the tile.
+  DEVICE void add_other(const Place& here, int other) {
+    const long long row = part_number(other, here.block != 0) * ROWS + first_row + lane / 4;
+    float factor[2]{};
+    UNROLL for (int r = 0; r < 2; ++r) {
+      alpha[r] = 1;
+      if (!rows[r].exists) continue;
+      factor[r] = add_stats(r, __ldcg(reinterpret_cast<const float2*>(p.part_stats) + row + 8 * r));
+    }
+    scale_o<DIM / 2>(alpha);
+    add_part(p.part_o + row * HEAD_DIM + column, factor);
+  }
+
+  // Returns whether thread 0 gets a number other than 0 from `ask`.
+  template <typename Ask>
+  DEVICE bool asks(const Ask& ask) const {
+    if (thread == 0) answers[index] = ask();
+    sync_consumer();
+    return answers[index] != 0;
+  }
+
+  // Writes the rows, or leaves them as a part. Of two workers the first to be done leaves a part, and the other adds it
+  // to its own results. Each consumer does so on its own.
+  DEVICE void leave_tile(const Place& here) {
     UNROLL for (int r = 0; PAGE_SIZE > 0 && r < 2; ++r) {
       if (some_lost) sum[r] = not_a_number();
     }
-    if (parts_of(p, here, blocks_of_line).count() == 1) {
-      write_outputs(here);
-    } else {
-      leave_part(here, from_first_block);
+    const Parts parts = parts_of(p, here, blocks_of_line);
+    const bool shared = parts.count() == 2;
+    unsigned* const arrived = p.arrived + counter_of(here, shared ? group : 0);
+    bool writes = parts.count() == 1;
+    if (shared) writes = asks([&] { return load_flag(arrived); });
+    if (!writes) {
+      store_part(here);
+      if (shared) {
+        sync_consumer();
+        writes = asks([&] {
+          __threadfence();
+          const unsigned before = atomicAdd(arrived, 1);
+          __threadfence();
+          return before;
+        });
+      } else {
+        named_sync(BLOCK_THREADS == WARPGROUP ? first_consumer + index : all_consumers, BLOCK_THREADS);
+        if (thread == 0 && group == 0) {
+          __threadfence();
+          atomicAdd(arrived, 1);
+        }
+      }
     }
+    if (!writes) return;
+    if (shared) {
+      add_other(here, here.block == 0 ? parts.last : parts.first);
+      if (thread == 0) *arrived = 0;
+    }
+    write_outputs(here, shared);
   }
 
   DEVICE void run(Place here, long long count) {
@@ -439,7 +514,7 @@ struct Consumer {
       if constexpr (TURNS > 1) {
         if (blocks > 1) join_turns(first == 0);
       }
-      if (first == 0) leave_tile(here, here.block == 0);
+      if (first == 0) leave_tile(here);
       sync_team();  // the next tile's Q may be stored
       first = (first + blocks) % TURNS;
       count -= blocks;

@@ -1,5 +1,5 @@
-// The end of a worker of `decode_wgmma`: its warps join rows of the tiles that it shares with other workers, and
-// compute rows anew.
+// The end of a worker of `decode_wgmma`: its warps join rows of the tiles that it shares with several other workers,
+// and compute rows anew.
 #pragma once
 
 #include "common/kernel/grid.h"
@@ -132,8 +132,13 @@ DEVICE void finish_share(const Params& p, const Consumer& consumer, Place place,
 #pragma unroll 1
   while (place.index < end) {
     unsigned& mark = p.arrived[consumer.counter_of(place, 0)];
-    if (parts_of(p, place, consumer.blocks_of_line).count() > 1) {
+    const int parts = parts_of(p, place, consumer.blocks_of_line).count();
+    if (parts > 2) {
       join_tile(p, consumer, place);
+    } else if (parts == 2) {
+      if (kept_sums[place.block == 0]) {
+        write_tile_anew(p, place, threadIdx.x / WARP - WARPGROUP / WARP, CONSUMER_THREADS / WARP);
+      }
     } else if (some_kept && mark == kept) {
       named_sync(all_consumers, CONSUMER_THREADS);  // all threads have read the mark
       if (threadIdx.x == WARPGROUP) mark = 0;
