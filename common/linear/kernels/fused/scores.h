@@ -8,12 +8,12 @@
 // count. Nothing overflows, and no decay is divided by another. If a decay is 0 (a gate of -infinity), so is what it
 // multiplies.
 //
-// In `fused` two warpgroups share a chunk. Each has 32 of the 64 channels of each panel, and each of its warps a
-// quarter of the tokens. A thread holds two tokens, `row` and `row` + 8, of four channels at a time. It computes each
-// decay by one exponential. Blocks of 16 tokens and less are products of a warp (mma.sync): the same registers are both
-// operands, because a token of the later half is a query, and a token of the earlier half is a key. For blocks of 32
-// and 64 tokens the warps exchange operands through the memory of the gates. For the products with S and V the warps
-// replace Q by Q times the decays since the chunk's start, and K by K times the decays to its end.
+// In `fused`, whose heads here have at most 64 channels, two warpgroups share a chunk. Each has 32 channels, and each of
+// its warps a quarter of the tokens. A thread holds two tokens, `row` and `row` + 8, of four channels at a time. It
+// computes each decay by one exponential. Blocks of 16 tokens and less are products of a warp (mma.sync): the same
+// registers are both operands, because a token of the later half is a query, and a token of the earlier half is a key.
+// For blocks of 32 and 64 tokens the warps exchange operands through the memory of the gates. For the products with S
+// and V the warps replace Q by Q times the decays since the chunk's start, and K by K times the decays to its end.
 #pragma once
 
 #include "common/linear/kernels/fused/epilogue.h"
@@ -26,6 +26,7 @@ struct ChannelScores : Epilogue {
   const int group = index - 1;                                           // of the two warpgroups
   const int quarter = BY_CHANNEL ? uniform(threadIdx.x / WARP) % 4 : 0;  // of the chunk's tokens
   const int eighth = lane / 4, in_quad = lane % 4;                       // row % 8, and which channels
+  const int first_channel = group * 32 + in_quad * 8;                    // of the thread's eight
   unsigned turn = 0;                                                     // chunks until now
 
   // Returns four floats of a row of the table of decays.
@@ -35,19 +36,19 @@ struct ChannelScores : Epilogue {
 
   // Returns the address of the gates of token `row` of quarter `of`, for step 0 or 1 of this thread's channels. When
   // the gates have been read, the operands for blocks of 32 tokens lie there; those for blocks of 64 lie in row + 8.
-  DEVICE unsigned char* gates(unsigned char* stage, int panel, int of_group, int of, int step) const {
-    return stage + layout.gates + (2 * panel + of_group) * PANEL_BYTES + (of * 16 + eighth) * PANEL_ROW_BYTES +
+  DEVICE unsigned char* gates(unsigned char* stage, int of_group, int of, int step) const {
+    return stage + layout.gates + of_group * PANEL_BYTES + (of * 16 + eighth) * PANEL_ROW_BYTES +
            (2 * in_quad + step ^ eighth) * 16;
   }
 
   // Multiplies q and k of one step, which have the decays within the quarter, by the other decays of the chunk, and
   // stores them. `inner` is q in the late half of the chunk and k in the early half: what meets the other half in a
   // block of 64 tokens. `outer` is the other of the two.
-  DEVICE void store_step(unsigned char* stage, int panel, int step, Four& inner, Four& outer, unsigned char* inner_to,
+  DEVICE void store_step(unsigned char* stage, int step, Four& inner, Four& outer, unsigned char* inner_to,
                          unsigned char* outer_to) const {
-    const int channel = panel * 64 + group * 32 + in_quad * 8 + step * 4;
+    const int channel = first_channel + step * 4;
     const float4 near = table(QUARTER + (quarter ^ 1), channel);
-    unsigned char* const to = gates(stage, panel, group, quarter, step);
+    unsigned char* const to = gates(stage, group, quarter, step);
     unsigned words[4];
     // What meets the other quarter in a block of 32 tokens has to cross this quarter before it meets the other half.
     if (quarter == 0 || quarter == 3) {
@@ -61,15 +62,14 @@ struct ChannelScores : Epilogue {
     pack_four(words, inner);
     *reinterpret_cast<uint4*>(to + 8 * PANEL_ROW_BYTES) = make_uint4(words[0], words[1], words[2], words[3]);
     scale_four(inner, table(quarter < 2 ? SECOND_HALF : FIRST_HALF, channel));
-    store_four(inner_to, panel, step, inner);
-    store_four(outer_to, panel, step, outer);
+    store_four(inner_to, step, inner);
+    store_four(outer_to, step, outer);
   }
   // Stores a step of two tokens in the order of positions.
-  DEVICE void store_four(unsigned char* panels, int panel, int step, const Four& x) const {
+  DEVICE void store_four(unsigned char* panel, int step, const Four& x) const {
     unsigned words[4];
     pack_four(words, x);
-    store_matrices(matrix_address(panels + panel * PANEL_BYTES) ^ (2 * group + step) * 32, words[0], words[1], words[2],
-                   words[3]);
+    store_matrices(matrix_address(panel) ^ (2 * group + step) * 32, words[0], words[1], words[2], words[3]);
   }
 
   // Replaces K by K times its decays to the chunk's end. WITH_Q: also replaces Q by Q times its decays since the
@@ -78,43 +78,40 @@ struct ChannelScores : Epilogue {
   template <bool WITH_Q>
   DEVICE void decay_chunk(unsigned char* stage, int rows, Diagonals& d) const {
     const bool there[2] = {row < rows, row + 8 < rows};
-#pragma unroll 1
-    for (int panel = 0; panel < PANELS; ++panel) {
-      uint4 q_words[2], k_words[2];
-      float4 gate_words[2][2];
-      UNROLL for (int r = 0; r < 2; ++r) {
-        const int at = panel * PANEL_BYTES + (row + r * 8) * PANEL_ROW_BYTES + (4 * group + in_quad ^ eighth) * 16;
-        if (WITH_Q) q_words[r] = *reinterpret_cast<const uint4*>(stage + at);
-        k_words[r] = *reinterpret_cast<const uint4*>(stage + layout.k + at);
-        UNROLL for (int step = 0; step < 2; ++step) {
-          gate_words[step][r] =
-              *reinterpret_cast<const float4*>(gates(stage, panel, group, quarter, step) + r * 8 * PANEL_ROW_BYTES);
-        }
-      }
-      if (rows < CHUNK) {
-        UNROLL for (int r = 0; r < 2; ++r) {
-          if (there[r]) continue;
-          k_words[r] = make_uint4(0, 0, 0, 0);
-          gate_words[0][r] = gate_words[1][r] = make_float4(0, 0, 0, 0);
-        }
-      }
-      __syncwarp();
+    uint4 q_words[2], k_words[2];
+    float4 gate_words[2][2];
+    UNROLL for (int r = 0; r < 2; ++r) {
+      const int at = (row + r * 8) * PANEL_ROW_BYTES + (4 * group + in_quad ^ eighth) * 16;
+      if (WITH_Q) q_words[r] = *reinterpret_cast<const uint4*>(stage + at);
+      k_words[r] = *reinterpret_cast<const uint4*>(stage + layout.k + at);
       UNROLL for (int step = 0; step < 2; ++step) {
-        Four q, k, all;
-        const bool inside = HEAD_DIM % 64 == 0 || panel * 64 + group * 32 + in_quad * 8 < HEAD_DIM;
-        if (WITH_Q) take(q, q_words, step, {inside, inside}, p.linear.feature_data);
-        take(k, k_words, step, {there[0] && inside, there[1] && inside}, p.linear.feature_data);
-        decay_16<WITH_Q>(lane, d, q, k, all, gate_words[step], q_words, k_words, step);
-        if constexpr (!WITH_Q) {
-          const int channel = panel * 64 + group * 32 + in_quad * 8 + step * 4;
-          if (quarter % 2 == 0) scale_four(k, table(QUARTER + quarter + 1, channel));
-          if (quarter < 2) scale_four(k, table(SECOND_HALF, channel));
-          store_four(stage + layout.k, panel, step, k);
-        } else if (quarter < 2) {
-          store_step(stage, panel, step, k, q, stage + layout.k, stage);
-        } else {
-          store_step(stage, panel, step, q, k, stage, stage + layout.k);
-        }
+        gate_words[step][r] =
+            *reinterpret_cast<const float4*>(gates(stage, group, quarter, step) + r * 8 * PANEL_ROW_BYTES);
+      }
+    }
+    if (rows < CHUNK) {
+      UNROLL for (int r = 0; r < 2; ++r) {
+        if (there[r]) continue;
+        k_words[r] = make_uint4(0, 0, 0, 0);
+        gate_words[0][r] = gate_words[1][r] = make_float4(0, 0, 0, 0);
+      }
+    }
+    __syncwarp();
+    UNROLL for (int step = 0; step < 2; ++step) {
+      Four q, k, all;
+      const bool inside = HEAD_DIM % 64 == 0 || first_channel < HEAD_DIM;
+      if (WITH_Q) take(q, q_words, step, {inside, inside}, p.linear.feature_data);
+      take(k, k_words, step, {there[0] && inside, there[1] && inside}, p.linear.feature_data);
+      decay_16<WITH_Q>(lane, d, q, k, all, gate_words[step], q_words, k_words, step);
+      if constexpr (!WITH_Q) {
+        const int channel = first_channel + step * 4;
+        if (quarter % 2 == 0) scale_four(k, table(QUARTER + quarter + 1, channel));
+        if (quarter < 2) scale_four(k, table(SECOND_HALF, channel));
+        store_four(stage + layout.k, step, k);
+      } else if (quarter < 2) {
+        store_step(stage, step, k, q, stage + layout.k, stage);
+      } else {
+        store_step(stage, step, q, k, stage, stage + layout.k);
       }
     }
   }
@@ -124,11 +121,10 @@ struct ChannelScores : Epilogue {
   template <int N>
   DEVICE void multiply_quarters(float (&score)[N][2][4], unsigned char* stage, int half, int of) const {
 #pragma unroll 1
-    for (int box = 0; box < 2 * PANELS; ++box) {
+    for (int of_group = 0; of_group < 2; ++of_group) {
       UNROLL for (int step = 0; step < 2; ++step) {
         const auto words = [&](int of_quarter) {
-          return *reinterpret_cast<const uint4*>(gates(stage, box / 2, box % 2, of_quarter, step) +
-                                                 half * 8 * PANEL_ROW_BYTES);
+          return *reinterpret_cast<const uint4*>(gates(stage, of_group, of_quarter, step) + half * 8 * PANEL_ROW_BYTES);
         };
         const uint4 a = words(quarter);
         const unsigned queries[4] = {a.x, a.y, a.z, a.w};
