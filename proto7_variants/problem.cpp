@@ -107,6 +107,7 @@ Plan variants_plan(const VariantsConfig& variants, const DeviceInfo& device) {
   if (std::string reason = variants.functions.unable(device); !reason.empty()) return {.unable = reason};
   const FlashConfig flash = variants.attention();
   const ModifiedAttention attention(variants.modifiers, flash);
+  if (std::string reason = attention.unable(); !reason.empty()) return {.unable = reason};
   AttentionHooks hooks = modifier_hooks(variants.modifiers, flash.dtype);
   variants.functions.add_texts(hooks);
   Plan plan = attention_plan(flash, device, variants.has_hooks() ? &hooks : nullptr);

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "common/base/divided_up.h"
+#include "common/base/error.h"
 
 namespace attn {
 namespace {
@@ -99,8 +100,35 @@ float ModifiedAttention::bias_at(int64_t element) const {
   return static_cast<float>(static_cast<double>(bits >> 40) * 0x1p-22 - 2);
 }
 
+std::vector<ModifierLayout::Table> ModifiedAttention::tables(const float* bias) const {
+  const auto table = [](int ModifierData::* offset, const auto& elements, int64_t before = 0) -> ModifierLayout::Table {
+    return {offset, static_cast<int64_t>(elements.size()), elements.data(), 0, before};
+  };
+  // Angles of queries before key 0.
+  const int64_t before = std::max<int64_t>(shape_.q_len - shape_.kv_len, 0) * modifiers_.rotary.config.rotary_dim / 2;
+  return {table(&ModifierData::alibi_slopes, tables_->slopes),
+          table(&ModifierData::sinks, tables_->sinks),
+          table(&ModifierData::lengths, tables_->lengths),
+          table(&ModifierData::starts, tables_->starts),
+          table(&ModifierData::documents, tables_->documents),
+          table(&ModifierData::blocks, tables_->blocks),
+          {&ModifierData::bias, bias_elements_ > 0 ? bias_elements_ + bias_slack : 0, bias},
+          table(&ModifierData::cosines, tables_->angles.cosines, before),
+          table(&ModifierData::sines, tables_->angles.sines, before)};
+}
+
+std::string ModifiedAttention::unable() const {
+  try {
+    ModifierLayout({}, tables(nullptr));
+  } catch (const BadInput& error) {
+    return error.what();
+  }
+  return {};
+}
+
 AttentionHooks ModifiedAttention::hooks() const {
   const Modifiers& m = modifiers_;
+  if (const std::string reason = unable(); !reason.empty()) throw BadInput(reason);
   AttentionHooks hooks = modifier_hooks(m, dtype_);
   std::vector<float> bias(static_cast<size_t>(bias_elements_ > 0 ? bias_elements_ + bias_slack : 0));
   for (int64_t i = 0; i < bias_elements_; ++i) bias[static_cast<size_t>(i)] = bias_at(i);
@@ -109,21 +137,8 @@ AttentionHooks ModifiedAttention::hooks() const {
   head.bias_kind = m.bias_kind();
   head.soft_cap = static_cast<float>(m.soft_cap);
   std::copy(std::begin(bias_strides_), std::end(bias_strides_), head.bias_strides);
-  const auto table = [](int ModifierData::* offset, const auto& elements, int64_t before = 0) -> ModifierLayout::Table {
-    return {offset, static_cast<int64_t>(elements.size()), elements.data(), 0, before};
-  };
-  // Angles of queries before key 0.
-  const int64_t before = std::max<int64_t>(shape_.q_len - shape_.kv_len, 0) * m.rotary.config.rotary_dim / 2;
-  const ModifierLayout::Table tables[] = {table(&ModifierData::alibi_slopes, tables_->slopes),
-                                          table(&ModifierData::sinks, tables_->sinks),
-                                          table(&ModifierData::lengths, tables_->lengths),
-                                          table(&ModifierData::starts, tables_->starts),
-                                          table(&ModifierData::documents, tables_->documents),
-                                          table(&ModifierData::blocks, tables_->blocks),
-                                          table(&ModifierData::bias, bias),
-                                          table(&ModifierData::cosines, tables_->angles.cosines, before),
-                                          table(&ModifierData::sines, tables_->angles.sines, before)};
-  hooks.data = ModifierLayout(head, tables).filled(tables);
+  const std::vector<ModifierLayout::Table> all = tables(bias.data());
+  hooks.data = ModifierLayout(head, all).filled(all);
   std::string on = fmt::format("bias={} documents={} block_sparse={}", m.bias, m.documents, m.block_sparse);
 #define ATTN_MODIFIER(type, name, ...) on += fmt::format(" {}={}", #name, m.name);
 #define ATTN_MODIFIER_TABLE(element, name, ...) on += fmt::format(" {}={}", #name, m.name);

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "common/attention/flash.h"
 #include "common/attention/modifiers.h"
@@ -30,9 +32,12 @@ class ModifiedAttention {
   const AttentionShape& shape() const { return shape_; }
   /// The number of elements of the bias, including the padding of its rows; 0 without a bias.
   int64_t bias_elements() const { return bias_elements_; }
+  /// Why no kernel can read the tables; empty if kernels can. hooks() throws BadInput with this text.
+  std::string unable() const;
 
  private:
   float bias_at(int64_t element) const;
+  std::vector<ModifierLayout::Table> tables(const float* bias) const;
   double changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const;
   /// The last key that a causal mask would show the query; negative if there is none.
   int64_t own_key(int64_t q) const { return q + shape_.kv_len - shape_.q_len; }
