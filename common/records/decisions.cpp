@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <ranges>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -793,9 +794,10 @@ std::vector<Json> counted_rows(const Counted& counted, const DecisionInput& inpu
 
 // ---- the table
 
-bool is_example(const Question& question, const Json& row) {
+/// Whether the row is the question's example, by the first `count` of its values of axes.
+bool is_example(const Question& question, const Json& row, size_t count) {
   return row.at("what").get<std::string>().starts_with(question.example) &&
-         std::ranges::all_of(question.example_axes, [&](const auto& wanted) {
+         std::ranges::all_of(question.example_axes | std::views::take(count), [&](const auto& wanted) {
            const Json value = row.at("where").value(wanted.first, Json());
            return (value.is_string() ? value.get<std::string>() : value.dump()) == wanted.second;
          });
@@ -862,7 +864,13 @@ Json decisions(const DecisionInput& input) {
   for (const Choice& choice : question.choices) add(choice_rows(choice, input));
   for (const Told& told : question.told) add(told_rows(told, input));
   for (const Counted& counted : question.counted) add(counted_rows(counted, input));
-  for (Json& row : rows) row["example"] = is_example(question, row);
+  bool found = false;
+  for (size_t count = question.example_axes.size() + 1; count-- > 0 && !found;) {
+    for (Json& row : rows) {
+      row["example"] = is_example(question, row, count);
+      found = found || row["example"].get<bool>();
+    }
+  }
   // The most useful rows first: an example, then of each `what` one row, then of each a second, and so on.
   std::map<std::string, size_t> place, seen;
   for (const Json& row : rows) place.try_emplace(row.at("what"), place.size());

@@ -129,7 +129,7 @@ const std::vector<Question>& questions() {
        .told = {{.hypotheses = {"crossover_256"}, .what = "faster than softmax attention from"},
                 {.hypotheses = {"decode_break_even"}, .what = "a step of decoding is faster than a cache of"}},
        .example = "faster than softmax attention from",
-       .example_axes = {{"causal", "1"}}},
+       .example_axes = {{"causal", "1"}, {"dtype", "bf16"}, {"head_dim", "128"}, {"heads", "32"}}},
       {.experiment = "proto7_variants",
        .id = "modifiers",
        .title = "What does each modifier cost?",

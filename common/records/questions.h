@@ -49,7 +49,7 @@ struct Question {
   std::vector<Choice> choices = {};
   std::vector<Told> told = {};
   std::vector<Counted> counted = {};
-  /// The row that README shows: the beginning of its `what`, and values of axes.
+  /// The row that README shows: the beginning of its `what`, and values of axes, as many of the first as some row has.
   std::string example = {};
   std::vector<std::pair<std::string, std::string>> example_axes = {};
 };
