@@ -15,7 +15,7 @@ function element(tag, text = '', attributes = {}) {
 function fields(i) {
   const [id, device, experiment, file, when, [axes, ...values], ...rest] = DATA.records[i];
   const pairs = DATA.axes[axes].map((axis, k) => [axis, values[k]]);
-  const common = {id, device, experiment: DATA.experiments[experiment], file: DATA.files[file], when, pairs,
+  const common = {id, device, experiment: DATA.experiments[experiment], file: DATA.files[file], when: DATA.times[when], pairs,
                   where: pairs.map(([axis, value]) => `${axis}=${value}`).join(' ')};
   if (i >= DATA.findings) {
     const [status, us, low, high, tflops, share, error, compile] = rest;

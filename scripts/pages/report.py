@@ -68,7 +68,7 @@ class Records:
     def common(self, record, experiment, device, pairs):
         axes, values = zip(*pairs) if pairs else ((), ())
         return [record["id"], self.place("devices", device), self.place("experiments", experiment),
-                self.place("files", record["file"]), rec.run_of(record)[-1], [self.place("axes", axes), *values]]
+                self.place("files", record["file"]), self.place("times", rec.run_of(record)[-1]), [self.place("axes", axes), *values]]
 
     def finding(self, record):
         data, estimate = record["data"], record["data"]["estimate"]
