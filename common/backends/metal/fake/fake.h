@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -33,10 +34,10 @@ struct System {
   size_t threadgroup_bytes = 32768;
   size_t threads_per_threadgroup = 1024;  // that a pipeline allows
   size_t memory_bytes = size_t{8} << 30;
-  bool other_fragments = false;  // simdgroup matrices lie in another order in the lanes
-  bool fast_math = false;        // the compiler assumes finite numbers, whatever its options say
-  bool addresses = true;         // whether memory has an address for kernels
-  bool links = true;             // whether there are tables of functions, and dynamic libraries
+  bool other_fragments = false;              // simdgroup matrices lie in another order in the lanes
+  bool fast_math = false;                    // the compiler assumes finite numbers, whatever its options say
+  std::optional<uint64_t> one_address = {};  // that all memory has for kernels; 0: none
+  bool links = true;                         // whether there are tables of functions, and dynamic libraries
   bool gives_times = true;
   bool overlap = false;  // the times of command buffers overlap: from 1 s to 2 s, from 1 s to 3 s, and so on
   bool ends = true;      // whether command buffers ever complete

@@ -505,6 +505,10 @@ void run(const Dispatch& dispatch, const std::vector<Ref<Buffer>>& resident) {
   std::ranges::sort(all, {}, [](const Ref<Buffer>& one) { return one.get(); });
   const auto last = std::ranges::unique(all, {}, [](const Ref<Buffer>& one) { return one.get(); });
   all.erase(last.begin(), last.end());
+  std::erase_if(all, [&](const Ref<Buffer>& one) {  // a table is for its pipeline only
+    const auto* const table = dynamic_cast<const VisibleFunctionTable*>(one.get());
+    return table && table->pipeline != dispatch.pipeline.get();
+  });
   for (const Ref<Buffer>& one : all) {
     one->open();
     launch.memory.push_back({fmt::format("a buffer of {} bytes", one->length), one->gpu + Buffer::offset, one->length});
@@ -798,7 +802,7 @@ void add_device() {
   method(device, "newBufferWithBytes:length:options:",
          [](Object*, SEL message, const void* bytes, NS::UInteger length, NS::UInteger) -> Object* {
            if (length == 0) misused("a buffer of 0 bytes");
-           if (fails(message, nullptr)) return nullptr;
+           if (fails(message, nullptr) || length > system().memory_bytes / 2) return nullptr;
            auto* const buffer = new Buffer(length);
            std::memcpy(buffer->host + Buffer::offset, bytes, length);
            return buffer;
@@ -880,6 +884,7 @@ void add_kernels() {
          });
 
   method("MTLLibrary", "newFunctionWithName:", [](Library* self, SEL message, String* name) -> Object* {
+    if (!name) misused("a function of no name");
     return fails(message, nullptr) ? nullptr : new_function(*self, name->text, {}, nullptr);
   });
 
@@ -993,7 +998,7 @@ void add_memory() {
   method("MTLBuffer", "length", [](Buffer* self, SEL) -> NS::UInteger { return self->length; });
   method("MTLBuffer", "contents", [](Buffer* self, SEL) -> void* { return self->host + Buffer::offset; });
   method("MTLBuffer", "gpuAddress", [](Buffer* self, SEL) -> uint64_t {
-    return system().addresses ? reinterpret_cast<uint64_t>(self->gpu + Buffer::offset) : 0;
+    return system().one_address ? *system().one_address : reinterpret_cast<uint64_t>(self->gpu + Buffer::offset);
   });
   allocatable<ResidencySetDescriptor>("MTLResidencySetDescriptor");
   constexpr const char* set = "MTLResidencySet";

@@ -297,6 +297,11 @@ kernel void call(constant Params& p [[buffer(0)]], uint i [[thread_index_in_thre
     encoder.dispatch(*kernel, {1}, 2, 0, params);
     device->submit(encoder);
     EXPECT_EQ(downloaded<float>(out), (std::vector<float>{20, 5}));
+    const std::unique_ptr<Device> another = open_metal_gpu();  // which a fault ends
+    const std::unique_ptr<Kernel> other = another->load(binary, "call");
+    CommandEncoder wrong;
+    wrong.dispatch(*other, {1}, 2, 0, params);  // with the table of `kernel`
+    expect_error<DeviceFault>([&] { another->submit(wrong); }, {"bounds: ", " in call"});
   }
   EXPECT_EQ(fake::objects(), before);
   for (const char* fails : {"newVisibleFunctionTableWithDescriptor:", "functionHandleWithFunction:"}) {
@@ -429,7 +434,8 @@ TEST_F(MetalHostTest, EachErrorAtTheStartIsOneLine) {
     EXPECT_EQ(fake::objects(), before) << says;
   };
   refused([] { fake::system().has_gpu = false; }, "no GPU");
-  refused([] { fake::system().addresses = false; }, "no addresses");
+  refused([] { fake::system().one_address = 0; }, "no addresses");
+  refused([] { fake::system().one_address = 1 << 20; }, "two buffers one address");
   refused([] { fake::system().gives_times = false; }, "no time of probe: from 0 s to 0 s");
   refused([] { fake::system().fast_math = true; }, "number: ");
   refused([] { fake::system().other_fragments = true; }, "elements of simdgroup matrices lie in other lanes");
