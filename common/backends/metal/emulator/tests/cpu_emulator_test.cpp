@@ -211,6 +211,32 @@ kernel void k(device const half4x4* in, threadgroup float* memory, uint t [[thre
   EXPECT_EQ(out, expected);
 }
 
+// A matrix's elements stand column by column, so that float3x2(0, 1, 2, 3, 4, 5) has the columns (0, 1), (2, 3), (4,
+// 5).
+TEST(MetalEmulatorTest, OperatorsOfSmallMatrices) {
+  const std::string text = head + R"(  if (t > 0) return;
+  const float3x2 a(in[0], in[1], in[2], in[3], in[4], in[5]);
+  float2x2 p = a * float2x3(float3(1, 2, 3), float3(4, 5, 6));
+  device float2x2* const kept = (device float2x2*)out;
+  kept[0] = p;
+  *(device float2*)(out + 4) = kept[0] * float2(1, -1);
+  const float3 row = float2(1, 2) * a;
+  for (int i = 0; i < 3; ++i) out[6 + i] = row[i];
+  p += float2x2(3);
+  p *= 2;
+  kept[3] = p - transpose(kept[0]) * 0.5f;
+  out[16] = determinant(float3x3(2, 0, 1, float2(1, 3), 0, 0, 1, 4));
+  const float4x4 four(float4(1, 2, 0, 0), float4(0, 1, 0, 0), float4(0, 3, 1, 1), float4(1, 1, 1, 2));
+  out[17] = determinant(float4x4(2.0f) * four);
+  out[18] = (half2x2(half(0.1f)) * 3)[1][1];
+})";
+  std::vector<float> out = run({.text = text, .out = 19});
+  out.resize(19);
+  const float half = static_cast<float>(static_cast<_Float16>(0.1f));
+  EXPECT_EQ(out, (std::vector<float>{16, 22, 34, 49, -18, -27, 2, 8, 14, 0, 0, 0, 30, 27, 57, 79.5f, 25, 16,
+                                     static_cast<float>(static_cast<_Float16>(half * 3))}));
+}
+
 TEST(MetalEmulatorTest, FunctionConstants) {
   const std::string text = "constant uint many [[function_constant(3)]];\nconstant uint twice = many * 2;\n" + head +
                            "  if (t == 0) out[0] = many + twice;\n}\n";
