@@ -8,8 +8,8 @@
 // count. Nothing overflows, and no decay is divided by another. If a decay is 0 (a gate of -infinity), so is what it
 // multiplies.
 //
-// In `fused`, whose heads here have at most 64 channels, two warpgroups share a chunk. Each has 32 channels, and each of
-// its warps a quarter of the tokens. A thread holds two tokens, `row` and `row` + 8, of four channels at a time. It
+// In `fused`, whose heads here have at most 64 channels, two warpgroups share a chunk. Each has 32 channels, and each
+// of its warps a quarter of the tokens. A thread holds two tokens, `row` and `row` + 8, of four channels at a time. It
 // computes each decay by one exponential. Blocks of 16 tokens and less are products of a warp (mma.sync): the same
 // registers are both operands, because a token of the later half is a query, and a token of the earlier half is a key.
 // For blocks of 32 and 64 tokens the warps exchange operands through the memory of the gates. For the products with S
