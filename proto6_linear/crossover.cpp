@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <set>
 #include <string>
 
@@ -59,10 +60,12 @@ std::optional<Estimate> probe(Experiment& lab, Pair pair, int64_t tokens) {
 }  // namespace
 
 std::optional<int64_t> Bracket::faster_side() const {
-  for (const auto& [tokens, ratio] : ratios_) {
-    if (ratio.value < 1) return tokens;
+  std::optional<int64_t> faster;
+  for (const auto& [tokens, ratio] : ratios_ | std::views::reverse) {
+    if (!(ratio.value < 1)) break;
+    faster = tokens;
   }
-  return std::nullopt;
+  return faster;
 }
 
 std::optional<int64_t> Bracket::slower_side() const {
@@ -80,9 +83,10 @@ bool Bracket::ends_slower() const { return !faster_side(); }
 
 std::optional<int64_t> Bracket::next() const {
   if (ratios_.empty()) return first;
+  const auto& [longest, its_ratio] = *ratios_.rbegin();
+  if (!(its_ratio.value < clearly_faster) && longest < last_) return std::min(2 * longest, last_);
   const std::optional<int64_t> faster = faster_side(), slower = slower_side();
-  if (!faster) return *slower < last_ ? std::optional(std::min(2 * *slower, last_)) : std::nullopt;
-  if (!slower || *faster - *slower <= std::max(grain, *slower / 8)) return std::nullopt;
+  if (!faster || !slower || *faster - *slower <= std::max(grain, *slower / 8)) return std::nullopt;
   if (may_be_equal(ratios_.at(*faster)) && may_be_equal(ratios_.at(*slower))) return std::nullopt;
   return (*slower + *faster) / 2 / grain * grain;
 }

@@ -1,5 +1,7 @@
-// Searches for the length from which on linear attention is faster than softmax attention, by powers of two, then by
-// bisection. Each probe of a length compares A B A' (softmax, linear, softmax again) on the same inputs.
+// Searches for the length from which on linear attention is faster than softmax attention: by powers of two until it is
+// clearly faster, then by bisection of the last crossing. At a few tokens both may take the time of a launch, so that a
+// ratio below 1 there says nothing about longer lengths. Each probe of a length compares A B A' (softmax, linear,
+// softmax again) on the same inputs.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +18,19 @@ namespace attn {
 inline constexpr const char* crossover_hypothesis = "crossover_256";
 
 /// The search over lengths. next() gives a length to probe; add() takes the ratio at this length: time of linear
-/// attention / time of softmax attention. The faster side is the shortest probed length with a ratio below 1. The
-/// slower side is the longest probed length below the faster side, or the longest of all probed lengths if there is no
-/// faster side.
+/// attention / time of softmax attention. The faster side is the shortest probed length from which on all probed
+/// lengths have ratios below 1. The slower side is the longest probed length below the faster side, or the longest of
+/// all probed lengths if there is no faster side.
 class Bracket {
  public:
   /// `first` is the shortest length that is probed, in tokens. The bisection probes multiples of `grain` tokens.
   static constexpr int64_t first = 16, grain = 8;
+  static constexpr double clearly_faster = 0.8;  // the powers of two end at such a ratio, or at `last`
 
   explicit Bracket(int64_t last) : last_(last) {}
   /// Returns the next length to probe. Returns nothing once the two sides differ by at most `grain` or an eighth of the
   /// slower side, or once the intervals of both sides' ratios contain 1. Also returns nothing if linear attention is
-  /// faster at the shortest length, or at no probed length up to `last`.
+  /// faster at all probed lengths, or at no probed length up to `last`.
   std::optional<int64_t> next() const;
   void add(int64_t tokens, const Estimate& ratio) { ratios_[tokens] = ratio; }
 

@@ -189,6 +189,16 @@ TEST(CrossoverTest, EndsOfTheRange) {
   EXPECT_EQ(never.tokens().ci_lo, 1000);
 }
 
+// Up to some 100 tokens both take the time of a launch.
+TEST(CrossoverTest, ShortLengthsSayNothingAboutLongOnes) {
+  const auto ratio = [](int64_t tokens) {
+    return exactly(tokens <= 128 ? 0.996 : 1 + (900 - static_cast<double>(tokens)) / 2000);
+  };
+  const Bracket bracket = searched(8192, ratio);
+  EXPECT_NEAR(bracket.tokens().value, 900, 60);
+  EXPECT_FALSE(bracket.begins_faster());
+}
+
 // If noise hides whether linear or softmax attention is faster, the search stops, and the interval is wide.
 TEST(CrossoverTest, NoiseWidensTheInterval) {
   int probes = 0;
