@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/base/json.h"
-#include "common/base/platform.h"
 #include "common/base/sha256.h"
 #include "common/testing/program.h"
 
@@ -101,10 +100,7 @@ class GuardCliTest : public VariantsCliTest {
         " --quiet --axis q_len=65 --axis head_dim=24 --axis batch=1 --axis q_heads=1 --axis causal=0 --only verify " +
         std::string(mask ? "--mask-function" : "--score-function") + " wrong.cpp");
     EXPECT_EQ(outcome.status, 1) << text << outcome.err;
-    // qemu writes a line, too, if a signal ends a process.
-    const bool by_signal = says.find("by signal") != says.npos;
-    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), is_emulated() && by_signal ? 2 : 1)
-        << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     std::map<std::string, Json> found;
     for (const auto& record : records("measurements.jsonl"))
       found[record["case"][mask ? "mask_function" : "score_function"]] = record;
