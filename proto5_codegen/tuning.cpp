@@ -57,6 +57,19 @@ SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device) {
   return space;
 }
 
+namespace {
+
+/// Whether register tiles, divided as rows_of_tile() of the kernel `tuned` divides them, end with the last of
+/// `columns`.
+bool tiles_end_with(int64_t columns, const FunctionConstants& constants) {
+  constexpr int64_t tail = 4;
+  const int64_t main = constants.at("TILE_ROWS");
+  while (columns > 0) columns -= columns == main || columns >= main + tail ? main : tail;
+  return columns == 0;
+}
+
+}  // namespace
+
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants) {
   if (device.operations->ahead_of_time != "object" || config.work == WORK_SOFTMAX) return {};
   const int64_t lanes = constants.at("TILE_VECTORS") * device.simd_width, rows = constants.at("BLOCK_R");
@@ -72,6 +85,8 @@ std::string unfit(const CodegenCase& config, const DeviceInfo& device, const Fun
   // powers of two.
   if (config.generator == "search" && config.whole() && (lanes & (lanes - 1)) != 0)
     return "the tile's width is no power of two";
+  if (config.generator == "search" && config.work != WORK_SCORES && !tiles_end_with(config.shape.head_dim, constants))
+    return "the last tile of columns would reach beyond the last column";
   if (config.generator != "halide_tuned") return {};
   if (!config.whole() && rows % constants.at("TILE_ROWS") != 0) return "the rows are no multiple of a tile";
   return {};
