@@ -85,7 +85,7 @@ std::string unfit(const CodegenCase& config, const DeviceInfo& device, const Fun
   // powers of two.
   if (config.generator == "search" && config.whole() && (lanes & (lanes - 1)) != 0)
     return "the tile's width is no power of two";
-  if (config.generator == "search" && config.work != WORK_SCORES && !tiles_end_with(config.shape.head_dim, constants))
+  if (config.generator == "search" && config.whole() && !tiles_end_with(config.shape.head_dim, constants))
     return "the last tile of columns would reach beyond the last column";
   if (config.generator != "halide_tuned") return {};
   if (!config.whole() && rows % constants.at("TILE_ROWS") != 0) return "the rows are no multiple of a tile";
