@@ -156,7 +156,7 @@ DecodeLaunch::DecodeLaunch(Device& device, PipelineCache& pipelines, const Decod
   const auto part_rows = static_cast<size_t>(2 * config_.workers * tile_rows);
   part_o_ = Buffer(device, part_rows * static_cast<size_t>(config.shape.head_dim) * sizeof(float));
   part_stats_ = Buffer(device, part_rows * 2 * sizeof(float));
-  arrived_ = uploaded(device, std::vector<unsigned>(static_cast<size_t>(3 * tiles_of(config, tile_rows))));
+  arrived_ = uploaded(device, std::vector<unsigned>(static_cast<size_t>(2 * tiles_of(config, tile_rows))));
 }
 
 void DecodeLaunch::encode(CommandEncoder& encoder, const DecodeTensors& given) const {

@@ -53,6 +53,10 @@ std::vector<Agreement> agreements(bool some) {
       {"LengthsOfChats", 1, "lengths=chat page_size=0,16,24 batch=9 kv_len=300"},
       // 5 heads x 16 queries for each key/value head: several tiles.
       {"Workers", 1, "workers=0,1,2,3,7,13,64,200 reduce=last,launch kv_len=500 q_heads=10 q_len=16"},
+      // A tile has a part for each worker, or for each block of a long sequence: on a GPU more than run at once.
+      {"TilesOfManyParts", 1,
+       "batch=1 lengths=equal reduce=last,launch q_heads=2,16 q_len=1,4 " +
+           std::string(on_cuda ? "kv_len=45000 workers=0,1407 head_dim=64,128,256" : "kv_len=1100 workers=36")},
       // 81 or 144 rows for each key/value head.
       {"ManyRows",
        23,

@@ -99,7 +99,7 @@ class CudaDecode : public DecodeOperation {
     attend.threads = threads;
   }
 
-  size_t join_bytes(size_t /*attend_bytes*/) const override { return DecodeLayout::join_bytes; }
+  size_t join_bytes(size_t /*attend_bytes*/) const override { return 0; }
 
   void complete_merge(Launch& merge, const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
     merge.threads = static_cast<uint32_t>(config.shape.head_dim / 4);

@@ -17,8 +17,8 @@
 //
 // The files of decode/, by role. schedule.h: the line of blocks, and what a worker takes of it. The parts of a worker
 // are a chain of structs: Team (team.h: a thread's registers), Appends (new_tokens.h), Producer (producer.h: copies),
-// Products (products.h), Softmax (softmax.h), Epilogue (epilogue.h) and Worker (below). join.h joins the parts of a
-// tile, exact.h computes rows anew. setup.h has what all of them share.
+// Products (products.h), Softmax (softmax.h), Epilogue (epilogue.h) and Worker (below). join.h joins the parts of
+// tiles, exact.h computes rows anew. setup.h has what all of them share.
 //
 // Hooks: score (by element), keys, sink. The keys that a row sees may depend on the row's sequence and query, but not
 // on the row's head.
@@ -29,7 +29,7 @@
 // multiprocessor), APPENDS (1 only for a cache of Q's type). With APPENDS: ROTARY_DIM (even, at most HEAD_DIM; 0:
 // nothing is rotated), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Grid:
 // workers; 128 threads; DecodeLayout's threadgroup memory. Without JOIN_LAST a second launch, `decode_join`, has a
-// threadgroup for each tile of the line, and layout.join_bytes of threadgroup memory.
+// threadgroup for each tile of the line.
 //
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
 // Checked: decode[APPENDS=1,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=128,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
@@ -50,7 +50,10 @@ struct Worker : Epilogue {
     const long long from = first_block_of(blockIdx.x, p.workers, blocks_of_line);
     const long long count = first_block_of(blockIdx.x + 1, p.workers, blocks_of_line) - from;
     if (count == 0) return;
-    if (threadIdx.x == 0) some_kept = some_lost = false;
+    if (threadIdx.x == 0) {
+      some_kept = some_lost = false;
+      shared_count = 0;
+    }
     if constexpr (PAGE_SIZE > 0) __syncthreads();
     Place here = line.find(share, from);
     ahead = here;
@@ -89,13 +92,14 @@ struct Worker : Epilogue {
       multiply_outputs(number);
       if (done + 1 == count || here.block + 1 == here.blocks) {
         merge(number);
-        leave_tile(here, number, from_first_block, blocks_of_line);
+        leave_tile(here, from_first_block, blocks_of_line);
         q_of = q_of + 1 < STAGES ? q_of + 1 : 0;
       }
       line.advance(here);
       number = number + 1 < STAGES ? number + 1 : 0;
     }
     __syncthreads();
+    if constexpr (JOIN_LAST) join_shared_tiles<Helpers>(p, line);
     if (some_kept) write_kept_tiles(from, count);
   }
 };
@@ -115,6 +119,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_join(const __gri
   place.kv_head = blockIdx.x / line.tiles % p.kv_heads;
   place.index += static_cast<long long>(place.kv_head * line.tiles + place.tile) * place.blocks;
   const Parts parts = parts_of(p, place, blocks_of_line);
-  if (parts.count() > 1 && !join(p, line, place, parts, memory))
-    write_tile_anew(p, place, threadIdx.x / WARP, THREADS / WARP);
+  if (parts.count() == 1) return;
+  Items items(p, place, parts);
+  items.spread_over(Helpers::WARPS);
+  for (int item = Helpers::warp(); item < items.count; item += Helpers::WARPS) join_item(p, line, place, items, item);
 }

@@ -7,9 +7,9 @@
 // The work is a line: all blocks of BLOCK_C keys, ordered by sequence, then key/value head, then tile, then block. Each
 // of `workers` threadgroups, the workers, takes a share of the line; two shares differ by at most one block. So the
 // work balances for sequences of unlike lengths too. The method is Stream-K (Osama et al. 2023), applied to attention.
-// A worker that shares a tile with other workers leaves its result for the tile in memory: this result is a part. The
-// last of these workers to arrive joins the parts, or a second launch does (as in vLLM's PagedAttention V2). Lengths
-// are read on the device, so a captured launch also serves other lengths, up to most_keys.
+// A worker that shares a tile with other workers leaves its result for the tile in memory: this result is a part. These
+// workers join the parts, on a GPU together, elsewhere the last to arrive; or a second launch does (as in vLLM's
+// PagedAttention V2). Lengths are read on the device, so a captured launch also serves other lengths, up to most_keys.
 //
 // With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes these tokens as the
 // model's projections write them, and writes their keys and values to the cache. If ROTARY_DIM is not 0, the kernel
@@ -59,8 +59,9 @@ struct DecodeParams {
   /// the number that the softmax subtracts from the row's scores (in a unit that the kernel chooses), and the sum.
   GLOBAL float* part_o;      // [2 * workers, ROWS, HEAD_DIM]
   GLOBAL float* part_stats;  // [2 * workers, ROWS, 2]
-  /// [batch, kv_heads, tiles]: with JOIN_LAST counts the parts of a tile that are in memory; 0 before and after a
-  /// launch.
+  /// [2][batch, kv_heads, tiles], 0 before and after a launch. With JOIN_LAST the first counter of a tile says how many
+  /// of its parts are in memory. The second is of the cuda kernels, whose workers join a tile together: how many
+  /// workers are done with the tile.
   GLOBAL unsigned* arrived;
 };
 
@@ -126,8 +127,6 @@ SHARED_WITH_HOST constexpr int worker_of(INT64 block, int workers, INT64 blocks)
 /// Threadgroup memory of the cuda kernel, in bytes. A row takes 16 bytes more than its elements, so that eight rows
 /// begin in different banks.
 struct DecodeLayout {
-  static constexpr CONSTANT int join_bytes = 12288;  // 128 threads, each with six floats for each of four rows
-
   int dim, row_bytes, q_row_bytes, q_bytes, v, scales, stage_bytes, kv, bytes;
 
   constexpr DecodeLayout(int head_dim, int rows, int block_c, int stages, int bytes_of_q, int bytes_of_kv)
@@ -140,11 +139,9 @@ struct DecodeLayout {
         stage_bytes(scales + (bytes_of_kv == 1 ? 2 * block_c * 4 : 0)),
         kv(stages * q_bytes),
         bytes(0) {
-    // At a tile's end the memory of a stage has two more uses (epilogue.h). First it holds the sums of the teams of
-    // warps, which merge() adds up. Then it holds the threads' sums over the parts, which join() adds up.
+    // At a tile's end the memory of a stage holds the sums of the teams of warps, which merge() adds up (epilogue.h).
     const int teams = rows <= 16 ? 4 : 64 / rows, merge_bytes = teams / 2 * rows * (dim + 8) * 4;
     if (stage_bytes < merge_bytes) stage_bytes = merge_bytes;
-    if (stage_bytes < join_bytes) stage_bytes = join_bytes;
     bytes = kv + stages * stage_bytes;
   }
 };

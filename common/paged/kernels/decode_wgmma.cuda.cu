@@ -13,7 +13,7 @@
 //
 // Workers that share a tile leave parts (decode.h). If they are two, the last to arrive adds the other's part to its
 // own results. If they are more, then each, when it is done with its share of the line, joins rows of the tiles that it
-// shares by its warps (decode_wgmma/join.h), together with the warps of the other workers.
+// shares by its warps (decode/join.h), together with the warps of the other workers.
 //
 // Hooks: score (by element), keys, sink. The keys that a row sees may depend on the row's sequence and query, but not
 // on the row's head.
@@ -28,7 +28,7 @@
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=256,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=0,ROTARY_DIM=0,ROWS=128,SLOTS=5,TURNS=1,assembler=-O1] without spills
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=3,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=128,SLOTS=15,TURNS=1,assembler=-O1] without spills
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=3,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=64,SLOTS=10,TURNS=2,assembler=-O1] without spills
-#include "common/paged/kernels/decode_wgmma/join.h"
+#include "common/paged/kernels/decode_wgmma/consumer.h"
 #include "common/paged/kernels/decode_wgmma/producer.h"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) decode(const __grid_constant__ DecodeWgmmaParams p) {
@@ -44,6 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode(const __grid_con
       bars.taken[i].init(CONVERTERS);
     }
     some_kept = some_lost = kept_sums[0] = kept_sums[1] = false;
+    shared_count = 0;
     fence_barrier_init();
   }
   __syncthreads();
@@ -66,6 +67,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode(const __grid_con
     if constexpr (WARPGROUPS > 2) take_registers<BYTES && CONSUMERS == 2 ? 200 : 232>();
     Consumer consumer(p.decode, uniform(warpgroup - 1), blocks_of_line);
     consumer.run(place, count);
-    finish_share(p.decode, consumer, place, count);
+    consumer.finish_share(place, count);
   }
 }

@@ -11,10 +11,8 @@
 /// divide head_dim, the tensor has one panel of head_dim columns, and a box has one panel. In the map of a cache of 8
 /// bits a column is two elements, and the tensor has one panel of all columns; a box has all columns.
 ///
-/// The counters DecodeParams::arrived are [3][batch, kv_heads, tiles]: for each tile how many of its workers have left
-/// their parts, how many of its rows have been taken by warps that join parts, and how many of its workers are done
-/// with the tile. For a tile of two workers the first two counters say how many have left the first and the last 64
-/// rows. All are 0 before and after a launch.
+/// For a tile of two workers the two counters of DecodeParams::arrived say how many have left the first and the
+/// last 64 rows.
 struct DecodeWgmmaParams {
   TensorMap k, v;
   FusedDecodeParams decode;  // without APPENDS its `tokens` are not read

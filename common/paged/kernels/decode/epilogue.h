@@ -1,7 +1,7 @@
 // The end of a tile of `decode`: merge() adds up the teams' sums, leave_tile() writes rows of O or leaves a part.
 #pragma once
 
-#include "common/paged/kernels/decode/exact.h"
+#define JOIN_FUNCTION __device__ __noinline__
 #include "common/paged/kernels/decode/join.h"
 #include "common/paged/kernels/decode/softmax.h"
 
@@ -54,24 +54,19 @@ struct Epilogue : Softmax {
     }
   }
 
-  // Returns the counter of the tile's parts that have arrived.
-  DEVICE unsigned& arrived_at(const Place& place) const {
-    return p.arrived[(static_cast<long long>(place.batch) * p.kv_heads + place.kv_head) * line.tiles + place.tile];
-  }
-  // Marks a tile whose rows are to be computed anew. The tile's only worker, or the last worker to arrive, marks the
-  // tile; so no worker adds to the tile's counter after that. write_kept_tiles() computes the rows after the loop of
-  // run(): in the loop, the registers of write_tile_anew() together with the loop's registers would spill.
+  // Marks a tile of which this is the only worker. write_kept_tiles() computes the rows after the loop of run(): in the
+  // loop, the registers of write_tile_anew() together with the loop's registers would spill.
   DEVICE void keep_for_later(const Place& place) {
-    arrived_at(place) = kept;
+    p.arrived[line.counter_of(place, 0)] = kept;
     some_kept = true;
   }
   // Computes the kept tiles among `count` blocks of the line, from block `from` on, anew.
   DEVICE void write_kept_tiles(long long from, long long count) const {
     for (Place place = line.find(line.share_of(0), from); place.index < from + count;) {
-      // Another worker that shares the tile may have computed its rows anew already.
-      if (__syncthreads_or(arrived_at(place) == kept)) {
-        arrived_at(place) = 0;
-        write_tile_anew(p, place, threadIdx.x / WARP, THREADS / WARP);
+      unsigned& mark = p.arrived[line.counter_of(place, 0)];
+      if (__syncthreads_or(mark == kept)) {
+        mark = 0;
+        write_tile_anew(p, place, Helpers::warp(), Helpers::WARPS);
       }
       place.index += place.blocks - place.block - 1;
       place.block = place.blocks - 1;
@@ -80,8 +75,8 @@ struct Epilogue : Softmax {
   }
 
   // The first team has this worker's sums of the tile. leave_tile() writes them to O, or leaves them as a part for the
-  // worker or the launch that joins the parts.
-  DEVICE void leave_tile(const Place& here, int number, bool from_first_block, long long blocks_of_line) {
+  // workers or the launch that join the parts.
+  DEVICE void leave_tile(const Place& here, bool from_first_block, long long blocks_of_line) {
     const Parts parts = parts_of(p, here, blocks_of_line);
     if (team == 0) {
       UNROLL for (int r = 0; r < HALVES; ++r) {
@@ -108,19 +103,8 @@ struct Epilogue : Softmax {
       }
     }
     if (!JOIN_LAST || parts.count() == 1) return;
-    __shared__ bool joins;
-    __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) {
-      unsigned& arrived = arrived_at(here);
-      joins = atomicAdd(&arrived, 1) == parts.count() - 1;
-      if (joins) arrived = 0;
-    }
-    __syncthreads();
-    if (joins) {
-      __threadfence();
-      if (!join(p, line, here, parts, stage(number))) keep_for_later(here);
-    }
+    if (threadIdx.x == 0) say_arrived(p, line, here, parts);
   }
 };
 

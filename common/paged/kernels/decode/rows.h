@@ -37,15 +37,20 @@ DEVICE long long output_at(const DecodeParams& p, const Place& place, const Row&
 struct Joined {
   float shift = lowest_score, sum = 0, o[4] = {};
 
-  DEVICE void add(float its_shift, float its_sum, const float4& its_o) {
-    const float larger = fmaxf(shift, its_shift);
-    const float old = power(shift - larger), added = power(its_shift - larger);
+  // Makes `larger`, which is not below the shift, the shift.
+  DEVICE void raise(float larger) {
+    const float old = power(shift - larger);
     shift = larger;
-    sum = sum * old + its_sum * added;
-    o[0] = o[0] * old + its_o.x * added;
-    o[1] = o[1] * old + its_o.y * added;
-    o[2] = o[2] * old + its_o.z * added;
-    o[3] = o[3] * old + its_o.w * added;
+    sum *= old;
+    UNROLL for (int i = 0; i < 4; ++i) o[i] *= old;
+  }
+  // Adds a part that has been multiplied by nothing yet; `factor`: power(its shift - shift).
+  DEVICE void add(float factor, float its_sum, const float4& its_o) {
+    sum += its_sum * factor;
+    o[0] += its_o.x * factor;
+    o[1] += its_o.y * factor;
+    o[2] += its_o.z * factor;
+    o[3] += its_o.w * factor;
   }
 };
 

@@ -95,6 +95,11 @@ struct Line {
     }
   }
 
+  // Returns the place of a tile's counter of a kind in DecodeParams::arrived.
+  DEVICE long long counter_of(const Place& place, int kind) const {
+    return ((static_cast<long long>(kind) * p.batch + place.batch) * p.kv_heads + place.kv_head) * tiles + place.tile;
+  }
+
   DEVICE void advance(Place& place) const {
     ++place.index;
     if (++place.block < place.blocks) return;

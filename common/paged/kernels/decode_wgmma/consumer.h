@@ -5,8 +5,7 @@
 #define MMA_WIDTH(n) ((n) == BLOCK_C_VALUE || (n) == (HEAD_DIM_VALUE + 15) / 16 * 16)
 #include "common/kernel/grid.h"
 #include "common/kernel/wgmma_named.h"
-#include "common/paged/kernels/decode/exact.h"
-#include "common/paged/kernels/decode/rows.h"
+#include "common/paged/kernels/decode/join.h"
 #include "common/paged/kernels/decode_wgmma/bytes.h"
 #include "common/paged/kernels/decode_wgmma/new_tokens.h"
 #include "common/paged/kernels/decode_wgmma/setup.h"
@@ -344,11 +343,6 @@ struct Consumer {
     join_outputs(takes, factor);
   }
 
-  DEVICE long long counter_of(const Place& place, int kind) const {
-    return ((static_cast<long long>(kind) * p.batch + place.batch) * p.kv_heads + place.kv_head) * line.tiles +
-           place.tile;
-  }
-
   // Rounds results from column group GROUP on, and stores them to the consumer's panels of Q, whose last use is over.
   template <int GROUP = 0>
   DEVICE void round_outputs(unsigned to, unsigned (&sums)[2]) const {
@@ -361,9 +355,9 @@ struct Consumer {
     if (shared) {
       kept_sums[here.block == 0] = true;
     } else {
-      p.arrived[counter_of(here, 0)] = kept;
-      some_kept = true;
+      p.arrived[line.counter_of(here, 0)] = kept;
     }
+    some_kept = true;
   }
 
   // Writes the rows to O. Rows of 16 bits go through threadgroup memory, so that a warp writes whole rows. `shared`:
@@ -473,7 +467,7 @@ struct Consumer {
     }
     const Parts parts = parts_of(p, here, blocks_of_line);
     const bool shared = parts.count() == 2;
-    unsigned* const arrived = p.arrived + counter_of(here, shared ? group : 0);
+    unsigned* const arrived = p.arrived + line.counter_of(here, shared ? group : 0);
     bool writes = parts.count() == 1;
     if (shared) writes = asks([&] { return load_flag(arrived); });
     if (!writes) {
@@ -488,10 +482,7 @@ struct Consumer {
         });
       } else {
         named_sync(BLOCK_THREADS == WARPGROUP ? first_consumer + index : all_consumers, BLOCK_THREADS);
-        if (thread == 0 && group == 0) {
-          __threadfence();
-          atomicAdd(arrived, 1);
-        }
+        if (thread == 0 && group == 0) say_arrived(p, line, here, parts);
       }
     }
     if (!writes) return;
@@ -521,6 +512,37 @@ struct Consumer {
       here.index += blocks - 1;
       here.block += blocks - 1;
       line.advance(here);
+    }
+  }
+
+  /// The consumers' threads, for join.h.
+  struct Helpers {
+    static constexpr int WARPS = CONSUMER_THREADS / WARP, RESIDENT = 1;
+    DEVICE static int warp() { return threadIdx.x / WARP - WARPGROUP / WARP; }
+    DEVICE static bool first_thread() { return threadIdx.x == WARPGROUP; }
+    DEVICE static void sync() { named_sync(all_consumers, CONSUMER_THREADS); }
+  };
+
+  // After the worker's last block: joins tiles of several workers, and computes rows anew. `place`: the first of the
+  // worker's `count` blocks.
+  DEVICE void finish_share(Place place, long long count) const {
+    Helpers::sync();
+    join_shared_tiles<Helpers>(p, line);
+    if (!some_kept) return;
+    const long long end = place.index + count;
+#pragma unroll 1
+    while (place.index < end) {
+      const int workers = parts_of(p, place, blocks_of_line).count();
+      unsigned& mark = p.arrived[line.counter_of(place, 0)];
+      const bool is_kept = workers == 2 ? kept_sums[place.block == 0] : workers == 1 && mark == kept;
+      Helpers::sync();  // all threads have read the mark
+      if (is_kept) {
+        if (workers == 1 && Helpers::first_thread()) mark = 0;
+        write_tile_anew(p, place, Helpers::warp(), Helpers::WARPS);
+      }
+      place.index += place.blocks - place.block - 1;
+      place.block = place.blocks - 1;
+      line.advance(place);
     }
   }
 };
