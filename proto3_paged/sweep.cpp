@@ -61,7 +61,8 @@ std::vector<AxisInfo> paged_axes() {
       {"cache_layout", "order in a page: nhd: tokens, heads, dim; hnd: heads, tokens, dim", {"nhd", "hnd"}},
       {"workers", "threadgroups that divide the blocks of keys; 0: as many as run at once", {}, 0, 65535, 1},
       {"reduce",
-       "who joins the parts of a tile of queries: last: the tile's last worker; launch: a second launch",
+       "who joins the parts of a tile of queries: last: the tile's last worker, on a GPU all that left parts; "
+       "launch: a second launch",
        {"last", "launch"}},
       {"lengths",
        "equal: each sequence has kv_len tokens; ragged: the first sequence has kv_len tokens, one other sequence has "

@@ -26,7 +26,7 @@ struct DecodeConfig {
   int64_t page_size = 0;                                                       // tokens; 0: contiguous
   int64_t block_c = 64;                                                        // keys of a block
   int64_t workers = 0;                                                         // 0: decode_workers() chooses
-  bool join_last = true;  // the last worker of a tile to arrive joins the tile's parts; false: a second launch does
+  bool join_last = true;  // a tile's last worker, or its workers together, join its parts; false: a second launch does
   /// The last q_len tokens of a sequence are not in the cache yet; the launch writes them to the cache. If rotary_dim
   /// is not 0, the launch rotates the queries and keys of these tokens by the angles of DecodeTensors. If the cache has
   /// scales, a separate, earlier launch rotates and writes (AppendScaledLaunch).
