@@ -1,6 +1,6 @@
 // The end of a worker's share of the line. Workers that share a tile leave parts. When a worker is done with its share,
 // its warps join rows of the tiles that it shares, together with the warps of these tiles' other workers. This code
-// runs once, and much of its time is the fetch of its instructions; so loops are not unrolled.
+// runs once, and much of its time is the fetch of its instructions; so only the loops over loads are unrolled.
 #pragma once
 
 #include "common/kernel/grid.h"

@@ -16,6 +16,7 @@ constexpr int DIM = layout.dim;  // columns beyond head_dim are zero
 constexpr int STEPS = DIM * KV_BYTES / 32;
 constexpr int OPERAND_TYPE = KV_BYTES == 1 ? F16 : IN_TYPE;  // type of the products' operands
 constexpr bool SCALES_Q = KV_BYTES == 1 && IN_TYPE == BF16;
+
 /// A worker's threads, for join.h.
 struct Helpers {
   static constexpr int WARPS = THREADS / WARP, RESIDENT = THREADGROUPS;
@@ -23,6 +24,7 @@ struct Helpers {
   DEVICE static bool first_thread() { return threadIdx.x == 0; }
   DEVICE static void sync() { __syncthreads(); }
 };
+
 static_assert(!APPENDS || (CACHE_TYPE == IN_TYPE && ROTARY_DIM % 2 == 0 && ROTARY_DIM <= HEAD_DIM));
 static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
 
